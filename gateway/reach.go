@@ -79,7 +79,10 @@ func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
 		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("path: %q: no gateway of a network of that name has a known address: %s", network, strictyaml.Suggest(network, networksOf(list))))
 		return
 	}
-	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, func(ctx context.Context, p peerAddress) (*answer.Path, error) { return g.target(p).Measure(ctx) })}
+	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, g.measure)}
+	if g.cfg.Lines.ServesQUIC() {
+		out.Transport = g.cfg.Lines.Transport
+	}
 	for i := range out.Tried {
 		if t := &out.Tried[i]; network != "" && t.Network == network && t.Path != nil {
 			g.measureFlow(ctx, list[i], t.Path)
@@ -101,7 +104,7 @@ func networksOf(list []peerAddress) (names []string) {
 // tryAll tries each address, reachAtOnce in parallel, within reachAll. If many addresses do not answer,
 // the rest is marked as not dialed. Networks take turns, so that the addresses of one do not exclude
 // another. Then it measures the path to each address where TCP connected, as far as the time allows.
-func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error, measure func(context.Context, peerAddress) (*answer.Path, error)) []answer.Tried {
+func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error, measure func(context.Context, peerAddress, *answer.Tried)) []answer.Tried {
 	ctx, cancel := context.WithTimeout(ctx, reachAll)
 	defer cancel()
 	tried := make([]answer.Tried, len(list))
@@ -112,10 +115,7 @@ func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, p
 		case ctx.Err() != nil:
 			t.PathError = fmt.Sprintf("other paths took all of %v", reachAll)
 		default:
-			var err error
-			if t.Path, err = measure(ctx, list[i]); err != nil {
-				t.PathError = err.Error()
-			}
+			measure(ctx, list[i], t)
 		}
 	})
 	return tried
@@ -209,6 +209,40 @@ func (g *Gateway) target(p peerAddress) pathcheck.Target {
 			return hbone.ClientTLS(ctx, conn, cfg)
 		},
 	}
+}
+
+// measure stores in t what the path to p is like: over TCP, and beside it over UDP if this gateway serves
+// QUIC.
+func (g *Gateway) measure(ctx context.Context, p peerAddress, t *answer.Tried) {
+	var udp sync.WaitGroup
+	if g.cfg.Lines.ServesQUIC() && t.Error == "" {
+		udp.Go(func() {
+			var err error
+			if t.UDP, err = g.checkUDP(ctx, p); err != nil {
+				t.UDPError = err.Error()
+			}
+		})
+	}
+	var err error
+	if t.Path, err = g.target(p).Measure(ctx); err != nil {
+		t.PathError = err.Error()
+	}
+	udp.Wait()
+}
+
+var errCheckedUDP = errors.New("another check of UDP to this address is running: try again in a few seconds")
+
+// checkUDP does a QUIC handshake with p. One runs at a time for each address.
+func (g *Gateway) checkUDP(ctx context.Context, p peerAddress) (*answer.UDP, error) {
+	if _, running := g.checksUDP.LoadOrStore(p.address, nil); running {
+		return nil, errCheckedUDP
+	}
+	defer g.checksUDP.Delete(p.address)
+	cfg, _, err := g.clientTLS(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return pathcheck.QUIC(ctx, p.address, cfg)
 }
 
 // measureFlow stores the throughput to p in path.

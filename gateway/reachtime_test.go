@@ -69,12 +69,12 @@ func TestReachOpensAllTunnelsFirst(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			x.Connected = true
 			return nil
-		}, func(ctx context.Context, _ peerAddress) (*answer.Path, error) {
+		}, func(ctx context.Context, _ peerAddress, x *answer.Tried) {
 			select {
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				x.PathError = ctx.Err().Error()
 			case <-time.After(2 * time.Second):
-				return &answer.Path{}, nil
+				x.Path = &answer.Path{}
 			}
 		})
 		for _, x := range tried {

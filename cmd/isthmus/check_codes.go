@@ -66,11 +66,12 @@ var (
 	checkRouted    = checkCode{"ISTH-312", phaseRun, "the addresses of gateways, and the virtual addresses of services where pods are captured, can be used", "fix the address that is named; docs/capture.md, With pods of your own, has what each needs"}
 	checkEndpoints = checkCode{"ISTH-313", phaseRun, "each service has a healthy endpoint (by discovery and reported health)", "isthmus status --admin {admin} # names the endpoints that are out, and why: check that these pods run and accept connections"}
 	checkPaths     = checkCode{"ISTH-314", phaseRun, "the paths to the gateways of each other network lose few packets and drop no large ones (measured now)", "each line names the fault, and the remedy behind it: docs/lines.md, Find out what is wrong with a path"}
+	checkUDP       = checkCode{"ISTH-315", phaseRun, "QUIC connects to the gateways of each other network over UDP, where a tunnel opens over TCP (lines.transport quic or auto; tried now)", "each line names the fault, and the remedy behind it: docs/lines.md, Find out what is wrong with a path"}
 )
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkSocketLB, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects, checkRouted, checkEndpoints, checkPaths}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkSocketLB, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects, checkRouted, checkEndpoints, checkPaths, checkUDP}
 
 // Levels of a checked thing.
 const (

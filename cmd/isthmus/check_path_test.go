@@ -46,6 +46,49 @@ func TestCheckLevelsOfPathFaults(t *testing.T) {
 	}
 }
 
+func TestCheckLevelsOfUDPFaults(t *testing.T) {
+	const here, there = "192.0.2.1:15008", "192.0.2.2:15008"
+	well := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDP: &answer.UDP{HandshakeMS: 81}}
+	silent := answer.Tried{Connected: true, Address: there, Path: &answer.Path{}, UDP: &answer.UDP{Failure: answer.UDPSilent, Error: "no response in 3s", PacketBytes: 1308}}
+	busy := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDPError: "another check is running"}
+	late := answer.Tried{Connected: true, Address: here, PathError: "other paths took all of 20s"}
+	down := answer.Tried{Address: here, Error: "connection refused"}
+	const found, remedy = `network "west" at 192.0.2.2:15008: UDP to it is blocked or dropped`, "allow UDP port 15008 in firewalls"
+	for name, c := range map[string]struct {
+		transport           string
+		tried               []answer.Tried
+		level               string // empty: ISTH-315 is not printed
+		found, remedy, seen string
+	}{
+		"tcp":                       {"", []answer.Tried{{Connected: true, Address: here, Path: &answer.Path{}}}, "", "", "", ""},
+		"connects":                  {"quic", []answer.Tried{well}, checkWell, "", "", "west at 192.0.2.1:15008: UDP passes both ways, QUIC handshake in 81.0 ms"},
+		"blocked with quic":         {"quic", []answer.Tried{silent}, checkBad, found, remedy, ""},
+		"blocked with auto":         {"auto", []answer.Tried{silent}, checkWarning, found, remedy, ""},
+		"blocked at one of two":     {"quic", []answer.Tried{well, silent}, checkWarning, found, remedy, "west at 192.0.2.1:15008: UDP passes"},
+		"no tunnel":                 {"quic", []answer.Tried{down}, "", "", "", ""},
+		"no tunnel to one, blocked": {"quic", []answer.Tried{down, silent}, checkBad, found, remedy, ""},
+		"another check is running":  {"quic", []answer.Tried{busy}, checkWell, "", "", "UDP not checked: another check is running"},
+		"no time":                   {"quic", []answer.Tried{late}, checkWell, "", "", "UDP not checked: other paths took all of 20s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range c.tried {
+				c.tried[i].Network = "west"
+			}
+			var all checkup
+			all.reached("gateway", &answer.Reach{Transport: c.transport, Tried: append(c.tried, answer.Tried{Network: "north", Error: "no address"})})
+			var got checked
+			for _, x := range all.all {
+				if x.Code == "ISTH-315" {
+					got = x
+				}
+			}
+			if got.Level != c.level || !strings.Contains(got.Found, c.found) || !strings.Contains(got.Remedy, c.remedy) || !strings.Contains(strings.Join(got.Seen, "\n"), c.seen) {
+				t.Errorf("%+v, want level %q, %q, remedy %q and seen %q", got, c.level, c.found, c.remedy, c.seen)
+			}
+		})
+	}
+}
+
 func TestCheckPathNeedsGateways(t *testing.T) {
 	if code, _, stderr := isthmus(t, "check", "--path", "west", "--config", "gateway=x.yaml"); code != exitUsage || !strings.Contains(stderr, "--path measures from gateways") {
 		t.Errorf("%d, %q; want what is missing", code, stderr)

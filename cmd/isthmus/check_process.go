@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 )
 
 // maxSkew is how far a process's clock may be from the one here.
@@ -86,6 +87,7 @@ func (c *checkup) reached(where string, r *answer.Reach) {
 		c.add(checkTunnels, where, level, items(wrong), after...)
 		c.all[len(c.all)-1].Seen = reached
 		c.paths(where, n, r.Tried)
+		c.udp(where, n, r)
 	}
 }
 
@@ -114,6 +116,34 @@ func (c *checkup) paths(where, n string, tried []answer.Tried) {
 		return // checkTunnels has why
 	}
 	c.remedied(checkPaths, where, level, items(wrong), items(append(remedies, checkPaths.remedy)))
+	c.all[len(c.all)-1].Seen = seen
+}
+
+// udp checks whether QUIC connects from a gateway that serves it to those of network n. With lines.transport: quic node
+// proxies have no other way.
+func (c *checkup) udp(where, n string, r *answer.Reach) {
+	var wrong, remedies, seen []string
+	level := checkWarning
+	if r.Transport == lines.QUIC {
+		level = checkBad
+	}
+	for _, t := range r.Tried {
+		switch fault, faulty := t.UDPFault(); {
+		case t.Network != n || r.Transport == "" || t.Error != "":
+		case faulty:
+			wrong = append(wrong, fmt.Sprintf("network %q at %s: %s", n, t.Address, fault.Found))
+			remedies = append(remedies, fault.Remedy)
+		case t.UDP != nil:
+			level = checkWarning // some address is left
+			seen = append(seen, fmt.Sprintf("%s at %s: %s", n, t.Address, t.UDP))
+		default:
+			seen = append(seen, fmt.Sprintf("%s at %s: UDP not checked: %s", n, t.Address, cmp.Or(t.UDPError, t.PathError)))
+		}
+	}
+	if len(wrong)+len(seen) == 0 {
+		return
+	}
+	c.remedied(checkUDP, where, level, items(wrong), items(append(remedies, checkUDP.remedy)))
 	c.all[len(c.all)-1].Seen = seen
 }
 

@@ -34,6 +34,7 @@ func isthmus(t *testing.T, host string, args ...string) string {
 
 func TestCheckNamesPathFaults(t *testing.T) {
 	need(t)
+	const udpRemedy = "allow UDP port 15008 in firewalls, Services and NetworkPolicies, or set lines.transport: tcp on gateways and node proxies"
 	toWest := fmt.Sprintf("network %q at %s: ", "west", gatewayAddress)
 	for _, c := range []struct {
 		name         string
@@ -43,6 +44,8 @@ func TestCheckNamesPathFaults(t *testing.T) {
 		alsoNotFound string
 	}{
 		{"a good path", wan.Conditions{}, wan.Conditions{}, nil, "", ""},
+		{"UDP blocked to it", wan.Conditions{NoUDP: true}, wan.Conditions{}, []string{"UDP to it is blocked or dropped: no response in 3s"}, udpRemedy, "✓ ISTH-315"},
+		{"UDP blocked from it", wan.Conditions{}, wan.Conditions{NoUDP: true}, []string{"UDP to it is blocked or dropped: no response in 3s"}, udpRemedy, "✓ ISTH-315"},
 		{"packets over 1300 bytes", wan.Conditions{Most: 1300}, wan.Conditions{Most: 1300}, []string{"TCP connects, packets over 1300 bytes to it are dropped"}, "set lines.maxSegment: 1260 on gateways and node proxies, or fix the tunnel's MTU", ""},
 		{"packets over 1400 bytes from it", wan.Conditions{}, wan.Conditions{Most: 1400}, []string{"TCP connects, packets over 1400 bytes from it are dropped"}, "set lines.maxSegment: 1360 on gateways and node proxies, or fix the tunnel's MTU", ""},
 		{"5 % loss to it", wan.Conditions{Loss: 0.05}, wan.Conditions{}, []string{"% of the packets to it are lost"}, "find the link that loses packets", "packets from it are lost"},
@@ -57,8 +60,8 @@ func TestCheckNamesPathFaults(t *testing.T) {
 			here.link.Back.Set(c.back)
 			defer here.link.Set(line)
 			got := isthmus(t, "spare", "check", "--admin", spareAdmin)
-			if len(c.found) == 0 && !strings.Contains(got, "✓ ISTH-314") {
-				t.Error("the path has a finding")
+			if len(c.found) == 0 && (!strings.Contains(got, "✓ ISTH-314") || !strings.Contains(got, "✓ ISTH-315") || !strings.Contains(got, "UDP passes both ways")) {
+				t.Error("the path has a finding, or UDP was not checked")
 			}
 			for _, f := range c.found {
 				if !strings.Contains(got, f) || !strings.Contains(got, toWest) {

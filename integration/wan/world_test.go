@@ -143,9 +143,9 @@ func (w *world) configure() error {
 	common := "discovery: {file: mesh.yaml}\nidentity: {source: ca, dir: ca}\nlog: {level: info, format: json}\ntimeouts: {drain: 1s}\nadmin: {address: %q}\n"
 	return errors.Join(
 		w.write("mesh.yaml", mesh.Bytes()),
-		w.write("gateway.yaml", fmt.Appendf(nil, "name: gw-west\nnetwork: west\nfederation: {keys: networks/west, networks: networks/spare/network.yaml}\n"+common, admin)),
+		w.write("gateway.yaml", fmt.Appendf(nil, "name: gw-west\nnetwork: west\nlines: {transport: auto}\nfederation: {keys: networks/west, networks: networks/spare/network.yaml}\n"+common, admin)),
 		w.write("server-ours.yaml", fmt.Appendf(nil, "node: server-ours\nnetwork: west\n"+common, admin)),
-		w.write("spare-gateway.yaml", fmt.Appendf(nil, "name: gw-spare\nnetwork: spare\nfederation: {keys: networks/spare, networks: networks/west/network.yaml}\n"+common, spareAdmin)),
+		w.write("spare-gateway.yaml", fmt.Appendf(nil, "name: gw-spare\nnetwork: spare\nlines: {transport: auto}\nfederation: {keys: networks/spare, networks: networks/west/network.yaml}\n"+common, spareAdmin)),
 		w.write("spare.yaml", fmt.Appendf(nil, "node: spare\nnetwork: spare\n"+common, admin)),
 		w.write("client-ours.yaml", fmt.Appendf(nil, "node: client-ours\nnetwork: east\noutbound:\n"+outbound+common, admin)))
 }

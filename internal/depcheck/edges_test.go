@@ -433,6 +433,7 @@ var allowed = map[string]why{
 		"drill/lab":                     "isthmus drill: starts the processes",
 		"health/standing":               "isthmus explain and status: what processes answer",
 		"internal/answer":               "isthmus explain and status: what processes answer",
+		"internal/lines":                "isthmus check: values of lines.transport",
 		"mesh":                          "isthmus explain and status: names of endpoints",
 		"identity":                      "isthmus ca",
 		"identity/istioca":              "isthmus ca serve",
@@ -485,6 +486,7 @@ var allowed = map[string]why{
 	"internal/pathcheck": {
 		"hbone":           "sessions of its own with gateways",
 		"hbone/header":    "what a gateway responds to",
+		"hbone/quic":      "whether QUIC connects",
 		"internal/answer": "what it measured, for operators",
 		"internal/tcp":    "what the kernel measured",
 	},

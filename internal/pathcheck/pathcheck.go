@@ -1,5 +1,6 @@
 // Package pathcheck measures the path to a gateway of another network: round trip, loss, the size of packets that pass,
-// throughput. It uses TCP connections of its own, with mutual TLS and HTTP/2 as a client has them, and knows no meshes.
+// throughput, and whether QUIC connects. It uses connections of its own, with mutual TLS and HTTP/2 or HTTP/3 as a client
+// has them, and knows no meshes.
 //
 // Every connection is closed when a call returns. Each call is bounded in time and returns when its context is done.
 package pathcheck

@@ -2,10 +2,11 @@
 // and cuts. Each way has its own conditions, which can change while the link runs. It is for kernels without netem, for
 // tests, benchmarks and drills.
 //
-// A link keeps the order of frames and does not look into them.
+// A link keeps the order of frames. It looks into them for [Conditions.NoUDP] alone.
 package wan
 
 import (
+	"encoding/binary"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -22,13 +23,14 @@ type Conditions struct {
 	Loss   float64       // share of frames that are lost, each by itself, in [0, 1]
 	Cut    bool          // nothing arrives, also not what is under way
 	Most   int           // largest IP packet that arrives, in bytes; larger ones are lost without an ICMP error. Zero: all
+	NoUDP  bool          // packets of UDP are lost
 }
 
 // Counters count the frames of one way since the beginning. Lost, Large, Full, Cut and
 // Failed are those that will not arrive.
 type Counters struct {
 	Taken, Delivered uint64
-	Lost             uint64 // by Conditions.Loss
+	Lost             uint64 // by Conditions.Loss and NoUDP
 	Large            uint64 // by Conditions.Most
 	Full             uint64 // dropped since a queue was full
 	Cut              uint64
@@ -139,7 +141,7 @@ func (w *Way) take() {
 		case c.Cut:
 			w.cut.Add(1)
 			continue
-		case c.Loss > 0 && w.random.Float64() < c.Loss:
+		case c.Loss > 0 && w.random.Float64() < c.Loss, c.NoUDP && isUDP(buffer[:n]):
 			w.lost.Add(1)
 			continue
 		case c.Most > 0 && n > c.Most+etherHeader:
@@ -167,6 +169,18 @@ func (w *Way) take() {
 			w.full.Add(1)
 		}
 	}
+}
+
+// isUDP reports whether a frame has an IP packet of UDP. IPv6 packets with extension headers are not recognized.
+func isUDP(frame []byte) bool {
+	const udp = 17
+	switch {
+	case len(frame) < etherHeader+20:
+		return false
+	case binary.BigEndian.Uint16(frame[12:]) == 0x0800:
+		return frame[etherHeader+9] == udp
+	}
+	return binary.BigEndian.Uint16(frame[12:]) == 0x86dd && frame[etherHeader+6] == udp
 }
 
 func (w *Way) jitter(most time.Duration) time.Duration {

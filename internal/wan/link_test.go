@@ -184,6 +184,38 @@ func TestLargePacketsAreLost(t *testing.T) {
 	})
 }
 
+func TestNoUDPDropsUDPAlone(t *testing.T) {
+	frame := func(etherType uint16, protocolAt int, protocol byte) []byte {
+		b := make([]byte, etherHeader+40)
+		binary.BigEndian.PutUint16(b[12:], etherType)
+		b[etherHeader+protocolAt] = protocol
+		return b
+	}
+	const tcp, udp = 6, 17
+	bubble(t, Conditions{NoUDP: true}, func(t *testing.T, a, b *device, l *Link) {
+		for name, f := range map[string]struct {
+			data  []byte
+			drops bool
+		}{
+			"IPv4 UDP":           {frame(0x0800, 9, udp), true},
+			"IPv4 TCP":           {frame(0x0800, 9, tcp), false},
+			"IPv6 UDP":           {frame(0x86dd, 6, udp), true},
+			"IPv6 TCP":           {frame(0x86dd, 6, tcp), false},
+			"ARP":                {frame(0x0806, 9, udp), false},
+			"less than a header": {frame(0x0800, 9, udp)[:etherHeader+9], false},
+		} {
+			a.in <- f.data
+			synctest.Wait()
+			if got := len(drain(b)); (got == 0) != f.drops {
+				t.Errorf("%s: %d frames arrive, dropped should be %t", name, got, f.drops)
+			}
+		}
+		if c := l.There.Counters(); c.Lost != 2 {
+			t.Errorf("%+v, want 2 lost", c)
+		}
+	})
+}
+
 func TestCutDropsEverythingOneWayAndHeals(t *testing.T) {
 	bubble(t, Conditions{Delay: time.Second}, func(t *testing.T, a, b *device, l *Link) {
 		a.in <- []byte("under way")

@@ -1,0 +1,63 @@
+package answer
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// UDP is the result of a QUIC handshake with one address of a gateway, from a UDP socket of its own.
+type UDP struct {
+	HandshakeMS float64    `json:"handshakeMs,omitempty"` // in milliseconds, one round trip and the work of both ends. 0: it failed
+	Failure     UDPFailure `json:"failure,omitempty"`     // empty: QUIC connects
+	Error       string     `json:"error,omitempty"`       // of Failure
+	PacketBytes int        `json:"packetBytes"`           // of the IP packets of the handshake
+}
+
+// UDPFailure is how a QUIC handshake failed.
+type UDPFailure string
+
+const (
+	UDPSilent  UDPFailure = "silent"    // no response in time
+	UDPRefused UDPFailure = "refused"   // ICMP port unreachable
+	UDPBlocked UDPFailure = "blocked"   // another ICMP error, or an error of the socket
+	UDPNoQUIC  UDPFailure = "handshake" // packets pass both ways, QUIC does not connect
+)
+
+// String is u in one line.
+func (u *UDP) String() string {
+	if u.Failure != "" {
+		return string(u.Failure) + ": " + u.Error
+	}
+	return fmt.Sprintf("UDP passes both ways, QUIC handshake in %.1f ms", u.HandshakeMS)
+}
+
+// UDPFault returns the defect of the path for UDP. It is not ok without one, and if UDP was not checked.
+func (t *Tried) UDPFault() (f Fault, ok bool) {
+	if t.UDP == nil || t.UDP.Failure == "" {
+		return Fault{}, false
+	}
+	at, _ := netip.ParseAddrPort(t.Address)
+	allow := fmt.Sprintf("allow UDP port %d in firewalls, Services and NetworkPolicies", at.Port())
+	const orTCP = ", or set lines.transport: tcp on gateways and node proxies"
+	switch passes := t.Path.packetBytes(); t.UDP.Failure {
+	case UDPSilent, UDPBlocked:
+		if passes > 0 && passes < t.UDP.PacketBytes { // as with lines.maxSegment
+			return Fault{fmt.Sprintf("UDP to it is blocked, or packets of %d bytes are dropped: %s. TCP was checked with packets of up to %d bytes", t.UDP.PacketBytes, t.UDP.Error, passes),
+				allow + fmt.Sprintf(", and have packets of %d bytes pass", t.UDP.PacketBytes) + orTCP}, true
+		}
+		return Fault{"UDP to it is blocked or dropped: " + t.UDP.Error, allow + orTCP}, true
+	case UDPRefused:
+		return Fault{fmt.Sprintf("UDP to it is refused: no process listens on UDP port %d, or a firewall rejects it", at.Port()),
+			"set lines.transport: auto on the gateways there, and " + allow + orTCP}, true
+	}
+	return Fault{"UDP passes to it, QUIC does not connect: " + t.UDP.Error,
+		fmt.Sprintf("lead UDP port %d to the same gateways as TCP port %[1]d in Services and load balancers", at.Port()) + orTCP}, true
+}
+
+// packetBytes is the size of packets that pass both ways. 0: unknown.
+func (p *Path) packetBytes() int {
+	if p == nil || p.Back.PacketBytes == 0 {
+		return 0
+	}
+	return min(p.There.PacketBytes, p.Back.PacketBytes)
+}
