@@ -49,7 +49,7 @@ func TestCheckLevelsOfPathFaults(t *testing.T) {
 func TestCheckLevelsOfUDPFaults(t *testing.T) {
 	const here, there = "192.0.2.1:15008", "192.0.2.2:15008"
 	well := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDP: &answer.UDP{HandshakeMS: 81}}
-	silent := answer.Tried{Connected: true, Address: there, Path: &answer.Path{}, UDP: &answer.UDP{Failure: answer.UDPSilent, Error: "no response in 3s", PacketBytes: 1308}}
+	silent := answer.Tried{Connected: true, Address: there, Path: &answer.Path{}, UDP: &answer.UDP{Failure: answer.UDPSilent, Error: "no response in 3s", PacketBytes: 1228}}
 	busy := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDPError: "another check is running"}
 	late := answer.Tried{Connected: true, Address: here, PathError: "other paths took all of 20s"}
 	down := answer.Tried{Address: here, Error: "connection refused"}

@@ -120,51 +120,38 @@ func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	x := newExchange(c.conn, in.Early(), qs, newFrames(qs))
-	answered := make(chan struct{}) // or closed in any other way
-	stop := context.AfterFunc(ctx, func() { c.cut(ctx, x, answered) })
+	stop := context.AfterFunc(ctx, func() { c.withdraw(ctx, qs) })
 	defer stop()
 	defer x.close()
-	if _, err := qs.Write(requestBlock(in.Authority, in.Header)); err != nil {
-		close(answered)
-		close(x.inDone)
-		c.failed(ctx, x, in, err)
-		return
-	}
-	x.group.Go(x.out)
+	x.head = requestBlock(in.Authority, in.Header)
+	x.group.Go(x.out) // it resets the QUIC stream when the session resets its own
 	accepted, err := x.response(in)
-	close(answered)
 	if accepted {
 		x.into()
 		return
 	}
 	close(x.inDone)
-	c.failed(ctx, x, in, err)
-	if err == nil {
+	c.failed(ctx, in, err)
+	switch {
+	case err == nil:
 		x.cancel(codeRequestCancelled)
-	} else {
+	case !x.left.Load():
 		x.cancel(resetCode(err))
 	}
 	in.Early().SetReadDeadline(time.Unix(1, 0)) // frees out
 }
 
-// cut runs when the CONNECT was reset by the session, has been withdrawn, or is over.
-func (c *client) cut(ctx context.Context, x *exchange, answered chan struct{}) {
-	select {
-	case <-answered: // out resets, behind the data
-		return
-	default:
-	}
-	if cause := context.Cause(ctx); errors.Is(cause, hbone.ErrWithdrawn) {
-		id := quicvarint.Append(nil, uint64(x.qs.StreamID()))
+// withdraw passes the withdrawal of a CONNECT on.
+func (c *client) withdraw(ctx context.Context, qs *quicgo.Stream) {
+	if errors.Is(context.Cause(ctx), hbone.ErrWithdrawn) {
+		id := quicvarint.Append(nil, uint64(qs.StreamID()))
 		c.control(appendFrame(nil, frameWithdraw, id...))
-	} else {
-		x.cancel(resetCode(cause))
 	}
 }
 
 // failed finishes a CONNECT without a response, or a refused one (nil). After a failure of the
 // connection it waits until the session fails: returning sends a refusal.
-func (c *client) failed(ctx context.Context, x *exchange, in *hbone.Incoming, err error) {
+func (c *client) failed(ctx context.Context, in *hbone.Incoming, err error) {
 	var v *violation
 	switch code, reset := cancelled(err); {
 	case err == nil:

@@ -14,6 +14,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
+// FirstPacketSize is the size, in bytes without headers of UDP and IP, of the first packets of a
+// connection: the least of RFC 9000 §14. Path MTU discovery finds larger ones that pass.
+const FirstPacketSize = 1200
+
 const (
 	// idleTimeout closes a connection on which nothing is received. Sessions send a PING every
 	// 10 s and fail after 20 s, so that only a peer without our PING needs keepAlive.
@@ -41,7 +45,7 @@ const (
 // config is that of every connection. A negative streams lets the peer open none.
 func config(streams int64) *quicgo.Config {
 	return &quicgo.Config{
-		InitialPacketSize:              1200, // passes where larger packets do not; path MTU discovery finds more
+		InitialPacketSize:              FirstPacketSize,
 		MaxIdleTimeout:                 idleTimeout,
 		KeepAlivePeriod:                keepAlive,
 		InitialStreamReceiveWindow:     firstWindow,

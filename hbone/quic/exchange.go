@@ -35,10 +35,12 @@ type exchange struct {
 	st     *hbone.Stream
 	qs     *quicgo.Stream
 	frames *frames
+	head   []byte // HEADERS that out writes first; nil if they are written
 
 	outDone, inDone chan struct{} // closed when a direction is complete or has failed
 	outEnd, inEnd   bool          // in order; valid once closed
 	torn            bool          // out has written part of a frame
+	left            atomic.Bool   // out has reset the QUIC stream
 	reset           time.Time     // when out has found the session's stream reset
 	moved           atomic.Int64  // bytes from the peer to the session
 	group           sync.WaitGroup
@@ -126,6 +128,7 @@ func (x *exchange) out() {
 
 // resetBehind resets both halves of the QUIC stream, behind the data if the peer understands that.
 func (x *exchange) resetBehind(code quicgo.StreamErrorCode) {
+	x.left.Store(true)
 	if !x.torn && x.c.isOurs() && x.write(appendFrame(nil, frameReset, quicvarint.Append(nil, uint64(code))...)) == nil {
 		x.qs.Close()
 	} else {
@@ -141,6 +144,9 @@ func (x *exchange) cancel(code quicgo.StreamErrorCode) {
 }
 
 func (x *exchange) copyOut() error {
+	if err := x.write(x.head); err != nil {
+		return err
+	}
 	for {
 		if err := x.st.WaitReadable(); err != nil {
 			return err
@@ -190,11 +196,7 @@ func (x *exchange) into() {
 		x.inEnd = true
 		x.st.CloseWrite()
 	case reset:
-		if x.c.client || x.st.Responded() {
-			x.st.ResetBehind(toH2(code))
-		} else { // the client gives up
-			x.st.Reset(toH2(code))
-		}
+		x.st.ResetBehind(toH2(code))
 		x.cancelOut(code)
 		x.qs.CancelRead(code)
 	case errors.As(err, &v):

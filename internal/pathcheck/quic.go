@@ -18,8 +18,6 @@ import (
 const (
 	// quicTime bounds a check by QUIC. The client sends its first packet four times in it.
 	quicTime = 3 * time.Second
-	// quicPacket is the size of the first packets of both ends, without headers of IP and UDP (default of quic-go).
-	quicPacket = 1280
 )
 
 // QUIC checks whether QUIC connects to a gateway: a handshake from a UDP socket of its own, up to the peer's SETTINGS. The
@@ -39,7 +37,7 @@ func QUIC(ctx context.Context, to netip.AddrPort, cfg *tls.Config) (*answer.UDP,
 	defer cancel()
 	cfg = cfg.Clone()
 	cfg.NextProtos = quic.Protocols(cfg.NextProtos)
-	u := &answer.UDP{PacketBytes: quicPacket + headers}
+	u := &answer.UDP{PacketBytes: quic.FirstPacketSize + headers}
 	began := time.Now()
 	pipe, err := quic.Dial(bounded, socket, net.UDPAddrFromAddrPort(to), cfg, quic.DialConfig{Silence: quicTime})
 	took := time.Since(began)

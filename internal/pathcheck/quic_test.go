@@ -113,7 +113,7 @@ func TestQUICTellsFailuresApart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if u.Failure != c.failure || !strings.Contains(u.Error, c.err) || (u.HandshakeMS > 0) != (c.failure == "") || u.PacketBytes != 1308 {
+			if u.Failure != c.failure || !strings.Contains(u.Error, c.err) || (u.HandshakeMS > 0) != (c.failure == "") || u.PacketBytes != 1228 {
 				t.Errorf("%+v, want failure %q and error %q", u, c.failure, c.err)
 			}
 			if took > quicTime+time.Second {
@@ -126,8 +126,8 @@ func TestQUICTellsFailuresApart(t *testing.T) {
 		})
 	}
 	unanswering.SetReadDeadline(time.Now().Add(time.Second))
-	if n, err := unanswering.Read(make([]byte, 2000)); n != quicPacket {
-		t.Errorf("the first packet of a handshake has %d bytes (%v), want %d as findings name it", n, err, quicPacket)
+	if n, err := unanswering.Read(make([]byte, 2000)); n != quic.FirstPacketSize {
+		t.Errorf("the first packet of a handshake has %d bytes (%v), want %d as findings name it", n, err, quic.FirstPacketSize)
 	}
 }
 
