@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -84,24 +86,34 @@ func TestAnAPIServerTakesWhatTheChartRenders(t *testing.T) {
 	}
 }
 
-// helm installs both charts, has them say what to do next, changes one value and takes all
-// away again. Without nodes nothing runs.
-func TestHelmInstallsTheCharts(t *testing.T) {
+// startHelm starts a cluster, and returns how to run helm on it.
+func startHelm(t *testing.T) (*cluster, func(args ...string) (string, error)) {
+	t.Helper()
 	binary := os.Getenv("HELM")
 	if binary == "" {
 		notRun(t, "HELM names no helm: run `make test-kubernetes`")
 	}
 	c := startCluster(t)
 	home := t.TempDir()
-	helm := func(args ...string) string {
-		t.Helper()
+	return c, func(args ...string) (string, error) {
 		cmd := exec.Command(binary, append(args, "--namespace", "isthmus-system", "--kubeconfig", c.kubeconfig)...)
 		cmd.Env = append(os.Environ(), "HOME="+home)
 		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+}
+
+// helm installs both charts, has them say what to do next, changes one value and takes all
+// away again. Without nodes nothing runs.
+func TestHelmInstallsTheCharts(t *testing.T) {
+	c, run := startHelm(t)
+	helm := func(args ...string) string {
+		t.Helper()
+		out, err := run(args...)
 		if err != nil {
 			t.Fatalf("helm %q: %v\n%s", args, err, out)
 		}
-		return string(out)
+		return out
 	}
 	helm("install", "isthmus-crds", "../../helm/isthmus-crds", "--create-namespace")
 	if out := helm("install", "isthmus", "../../helm/isthmus", "--set", "network=west"); !strings.Contains(out, "isthmus init --network west") {
@@ -137,4 +149,69 @@ func TestHelmInstallsTheCharts(t *testing.T) {
 	if list, err := c.CoreV1().Secrets("isthmus-system").List(t.Context(), metav1.ListOptions{FieldSelector: "type=Opaque"}); err != nil || len(list.Items) != 2 {
 		t.Errorf("%d Secrets of isthmus init are left (%v); want both", len(list.Items), err)
 	}
+}
+
+// A client-side apply, which Helm 3 knows alone, merges ports by their number: with UDP beside TCP the Service would have
+// UDP alone. The chart refuses that, and each way to QUIC of docs/kubernetes.md keeps both ports.
+func TestUpgradeToQUICKeepsTCPPort(t *testing.T) {
+	const service, tcp, both = "isthmus-gateway", "hbone/15008/TCP", "hbone/15008/TCP quic-hbone/15008/UDP"
+	c, run := startHelm(t)
+	helm := func(args ...string) {
+		t.Helper()
+		if out, err := run(args...); err != nil {
+			t.Fatalf("helm %q: %v\n%s", args, err, out)
+		}
+	}
+	want := func(after, want string) {
+		t.Helper()
+		s, err := c.CoreV1().Services("isthmus-system").Get(t.Context(), service, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range s.Spec.Ports {
+			got = append(got, fmt.Sprintf("%s/%d/%s", p.Name, p.Port, p.Protocol))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: the Service has %q; want %q", after, got, want)
+		}
+	}
+	chart := func(verb string, more ...string) []string {
+		return append([]string{verb, "isthmus", "../../helm/isthmus", "--set", "network=west"}, more...)
+	}
+	quic := []string{"--set", "gateway.config.lines.transport=quic"}
+	client, server := "--server-side=false", "--server-side=true"
+
+	helm(chart("install", "--create-namespace", client)...)
+	out, err := run(chart("upgrade", append(quic, client)...)...)
+	if err == nil || !strings.Contains(out, "Service isthmus-gateway lose its TCP port") {
+		t.Errorf("an upgrade that loses the TCP port: %v\n%s", err, out)
+	}
+	want("refused", tcp)
+	helm(chart("upgrade", append(quic, "--set", "gateway.service.quic=separate", client)...)...)
+	want("with a separate Service", tcp)
+	helm(chart("upgrade", client)...)
+
+	helm(chart("upgrade", server)...)
+	helm(chart("upgrade", quic...)...)
+	want("server-side", both)
+	helm(chart("upgrade")...)
+	want("server-side, without QUIC again", tcp)
+	helm("uninstall", "isthmus")
+
+	helm(chart("install", client)...)
+	patch := `[{"op": "add", "path": "/spec/ports/-", "value": {"name": "quic-hbone", "port": 15008, "protocol": "UDP", "targetPort": 15008}}]`
+	if _, err := c.CoreV1().Services("isthmus-system").Patch(t.Context(), service, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	helm(chart("upgrade", append(quic, client)...)...)
+	helm(chart("upgrade", append(quic, "--set", "gateway.replicas=3", client)...)...)
+	want("client-side, behind a patch", both)
+	helm(chart("upgrade", client)...)
+	want("client-side, without QUIC again", tcp)
+	helm("uninstall", "isthmus")
+
+	helm(chart("install", append(quic, client)...)...)
+	helm(chart("upgrade", append(quic, "--set", "gateway.lameDuckSeconds=50", client)...)...)
+	want("client-side, with QUIC from the start", both)
 }
