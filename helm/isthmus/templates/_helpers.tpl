@@ -111,6 +111,9 @@ discovery:
     gateways: {{ .Release.Namespace }}/isthmus-gateway-nodes
 address:
   service: {{ .Release.Namespace }}/isthmus-gateway
+  {{- if and (include "isthmus.servesQUIC" .) (eq .Values.gateway.service.quic "separate") }}
+  quicService: {{ .Release.Namespace }}/isthmus-gateway-quic
+  {{- end }}
 {{- with .Values.controller.config.vips }}
 vips: {{- toYaml . | nindent 2 }}
 {{- end }}
