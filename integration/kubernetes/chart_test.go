@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -209,6 +210,28 @@ func TestUpgradeToQUICKeepsTCPPort(t *testing.T) {
 	want("client-side, behind a patch", both)
 	helm(chart("upgrade", client)...)
 	want("client-side, without QUIC again", tcp)
+	helm("uninstall", "isthmus")
+
+	hostPort := []string{"--set", "gateway.hostPort=31508,gateway.service.type=ClusterIP,gateway.service.quic=none"}
+	helm(chart("install", append(hostPort, client)...)...)
+	if out, err = run(chart("upgrade", slices.Concat(hostPort, quic, []string{client})...)...); err == nil || !strings.Contains(out, "Deployment isthmus-gateway lose its TCP port") {
+		t.Errorf("an upgrade that loses the host port of TCP: %v\n%s", err, out)
+	}
+	helm(chart("upgrade", append(hostPort, server)...)...)
+	helm(chart("upgrade", append(hostPort, quic...)...)...)
+	d, err := c.AppsV1().Deployments("isthmus-system").Get(t.Context(), service, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := map[corev1.Protocol]int32{}
+	for _, p := range d.Spec.Template.Spec.Containers[0].Ports {
+		if p.ContainerPort == 15008 {
+			host[p.Protocol] = p.HostPort
+		}
+	}
+	if host["TCP"] != 31508 || host["UDP"] != 31508 {
+		t.Errorf("host ports: %v; want 31508 of both protocols", host)
+	}
 	helm("uninstall", "isthmus")
 
 	helm(chart("install", append(quic, client)...)...)
