@@ -61,6 +61,7 @@ type Gateway struct {
 	Network           string           `yaml:"network" doc:"required; the network behind it"`
 	Address           netip.AddrPort   `yaml:"address" doc:"required; where node proxies of other networks dial it. Gateways of one network may share one, as replicas behind a load balancer: give each its own federationAddress then"`
 	MoreAddresses     []netip.AddrPort `yaml:"moreAddresses" doc:"where else node proxies of other networks may dial it, such as the other addresses of a load balancer; they are tried in turn"`
+	QUICAddresses     []netip.AddrPort `yaml:"quicAddresses" doc:"where node proxies of other networks dial it by QUIC (lines.transport), such as a load balancer of UDP alone; address and moreAddresses when left out"`
 	ServiceAccount    string           `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of its service account: the identity it must show"`
 	TrustDomain       string           `yaml:"trustDomain" doc:"trust domain of that identity; that of the mesh when left out. Another one is believed by the trustBundles of federation.networks"`
 	Locality          Locality         `yaml:"locality"`

@@ -33,16 +33,22 @@ func (g Gateway) read(r *reader) reading {
 		out.Federation = r.dialable(at{"federationAddress"}, g.FederationAddress)
 		claims = append(claims, claim{what: gatewayAddress, text: out.Federation.String(), path: at{"federationAddress"}})
 	}
-	for i, a := range g.MoreAddresses {
-		if a = unmap(a); a.IsValid() && a.Port() != 0 && usable(a.Addr()) {
-			out.More = append(out.More, a)
-		} else {
-			r.drop(CauseValue, at{"moreAddresses", i}, a, "is not where one machine listens, and counts for nothing: write a unicast address without a zone, and a port from 1 to 65535")
-		}
-	}
+	out.More, out.QUIC = r.more("moreAddresses", g.MoreAddresses), r.more("quicAddresses", g.QUICAddresses)
 	out.Sources = r.sources(out, g.Sources)
 	out.Identity = r.gatewayIdentity(at{"serviceAccount"}, g.ServiceAccount, g.TrustDomain)
 	return reading{gateway: out, claims: claims, on: g.Network}
+}
+
+// more returns those of a list that can be dialled.
+func (r *reader) more(key string, given []netip.AddrPort) (out []netip.AddrPort) {
+	for i, a := range given {
+		if a = unmap(a); a.IsValid() && a.Port() != 0 && usable(a.Addr()) {
+			out = append(out, a)
+		} else {
+			r.drop(CauseValue, at{key, i}, a, "is not where one machine listens, and counts for nothing: write a unicast address without a zone, and a port from 1 to 65535")
+		}
+	}
+	return out
 }
 
 // sources returns where the connections of g to pods come from. One that cannot

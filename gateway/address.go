@@ -18,6 +18,8 @@ import (
 type Address struct {
 	Hosts   []string `yaml:"hosts" doc:"where other networks dial this gateway: IP addresses or host names with ports, such as 203.0.113.7:15008 or gw.example.com:15008. All gateways behind one load balancer give the same ones. Without hosts and service it is the address in discovery"`
 	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service before this gateway, whose address is followed: that of its load balancer, or, of type NodePort, those of the nodes, or else its externalIPs, the hostPort of this gateway's pod or the node's network. It needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
+	// QUICService is empty where Service has both protocols.
+	QUICService string `yaml:"quicService" doc:"namespace/name of the Kubernetes Service by which other networks dial this gateway by QUIC (lines.transport), if it is another one than service: its load balancer has UDP alone" env:"ISTHMUS_ADDRESS_QUIC_SERVICE"`
 }
 
 func (a Address) check(v *strictyaml.Check, cluster bool) {
@@ -28,6 +30,12 @@ func (a Address) check(v *strictyaml.Check, cluster bool) {
 	}
 	if len(a.Hosts) > record.MaxAddresses {
 		v.Fail("address.hosts", "%d of them: want at most %d", len(a.Hosts), record.MaxAddresses)
+	}
+	if a.QUICService != "" {
+		v.Field("address.quicService", kube.IsObject(a.QUICService))
+		if a.Service == "" {
+			v.Fail("address.quicService", "%q: address.service is empty: set it to the Service of TCP", a.QUICService)
+		}
 	}
 	switch {
 	case a.Service == "":
@@ -58,6 +66,16 @@ func (g *Gateway) addresses() (out []record.Address, problem string) {
 		out = append(out, record.Address{Host: self.Address.Addr().String(), Port: self.Address.Port()})
 	}
 	return slices.Compact(out), ""
+}
+
+// quicAddresses is where other networks dial this gateway by QUIC; empty: at addresses. problem is
+// why they cannot.
+func (g *Gateway) quicAddresses() (out []record.Address, problem string) {
+	if g.cfg.Address.QUICService == "" || !g.cfg.Lines.ServesQUIC() {
+		return nil, ""
+	}
+	at, problem := g.kube.FrontQUIC()
+	return g.introduction.lastQUIC.keep(at, problem, time.Now())
 }
 
 // lastAddressFor is how long the last addresses of the Service are told once it has none: a load
@@ -101,9 +119,12 @@ func (l *lastAddress) keep(found []kube.Address, problem string, now time.Time) 
 }
 
 // unreachable says why other networks cannot dial this gateway.
-func (g *Gateway) unreachable() []string {
+func (g *Gateway) unreachable() (list []string) {
 	if _, problem := g.addresses(); problem != "" {
-		return []string{problem}
+		list = append(list, problem)
 	}
-	return nil
+	if _, problem := g.quicAddresses(); problem != "" {
+		list = append(list, "QUIC: "+problem)
+	}
+	return list
 }

@@ -75,6 +75,7 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 		{"a duration without a unit", smallest + "timeouts: {dial: 5}\n", []string{"gateway.yaml:6", "dial", "5"}},
 		{"admin for everybody", smallest + "admin: {address: 0.0.0.0:15000}\n", []string{"admin.address", "0.0.0.0:15000", "127"}},
 		{"admin address empty", smallest + "admin: {address: \"\"}\n", []string{"gateway.yaml:6", "admin.address", "is empty", "leave the key out"}},
+		{"a Service of QUIC alone", smallest + "address: {quicService: a/b}\n", []string{"gateway.yaml:6", "address.quicService", "address.service is empty"}},
 		{"bad listen", smallest + "listen: somewhere\n", []string{"gateway.yaml:6", "listen", "somewhere"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -144,7 +144,7 @@ func Open(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		}
 	}
 	if cfg.Address.Service != "" {
-		g.kube.SetFront(cfg.Address.Service, cfg.Name)
+		g.kube.SetFront(cfg.Address.Service, cfg.Address.QUICService, cfg.Name)
 	}
 	g.registry.MustRegister(kube.NewCollector(g.kube))
 	if g.self, err = cfg.find(g.store.Current()); err != nil {

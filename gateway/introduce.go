@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"sync"
@@ -15,6 +16,8 @@ type introduction struct {
 	said    *record.Network // nil before the first
 	problem string          // of the address, as it was logged last
 	last    lastAddress     // by address.service
+	// lastQUIC is by address.quicService.
+	lastQUIC lastAddress
 }
 
 // introduce tells other gateways, and the node proxies of the own network, what this
@@ -27,13 +30,15 @@ func (g *Gateway) introduce() {
 	defer g.introduction.mu.Unlock()
 	old, self := g.introduction.said, g.itself()
 	at, problem := g.addresses()
+	quic, quicProblem := g.quicAddresses()
+	problem = cmp.Or(problem, quicProblem)
 	if problem != g.introduction.problem {
 		if g.introduction.problem = problem; problem != "" {
 			g.log.Warn().Str("field", "address").Msg(problem)
 		}
 	}
 	said := record.Network{
-		Gateway: g.cfg.Name, Addresses: at,
+		Gateway: g.cfg.Name, Addresses: at, QUIC: quic,
 		Locality: self.Locality, Draining: g.stopping() || self.Drained, Keys: g.fed.PublicKeys(), Group: g.cfg.Federation.Group,
 	}
 	if old != nil && reflect.DeepEqual(*old, said) {

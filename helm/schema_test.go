@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/controller"
 	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -56,6 +57,8 @@ var constraints = map[string]map[string]any{
 	"gateway.locality.region":                  labelValue,
 	"gateway.locality.zone":                    labelValue,
 	"gateway.locality.subzone":                 labelValue,
+	"gateway.service.quic":                     {"enum": []string{"shared", "separate", "none"}},
+	"gateway.service.quicAnnotations":          words,
 	"gateway.service.ipFamilyPolicy":           {"enum": []string{"SingleStack", "PreferDualStack", "RequireDualStack"}},
 	"controller.replicas":                      {"minimum": 1},
 	"controller.resources":                     resources,
@@ -164,6 +167,7 @@ func configOf(config any, more map[string]any) map[string]any {
 		"trustDomain": text(whole(trustDomain)),
 		"admin":       {"type": "object", "properties": map[string]any{"address": text(whole(loopback))}},
 		"timeouts":    {"type": "object"},
+		"lines":       {"type": "object", "properties": map[string]any{"transport": map[string]any{"enum": []string{lines.TCP, lines.QUIC, lines.Auto}}}},
 	} {
 		if of, known := has[k].(map[string]any); known {
 			overlay(of, v)

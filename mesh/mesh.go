@@ -229,8 +229,10 @@ type Gateway struct {
 	// Address is where outer tunnels are dialled, and More where else. Gateways of one
 	// network that have the same Address are replicas behind it: whoever is dialled, any of
 	// them may answer.
-	Address  netip.AddrPort
-	More     []netip.AddrPort
+	Address netip.AddrPort
+	More    []netip.AddrPort
+	// QUIC is where QUIC is dialled; empty: at Address and More.
+	QUIC     []netip.AddrPort
 	Identity spiffeid.ID
 	Locality Locality
 	Drained  bool
@@ -240,4 +242,12 @@ type Gateway struct {
 	// Sources are the addresses that its connections to pods come from: never
 	// empty.
 	Sources []netip.Prefix
+}
+
+// Dialled returns where outer tunnels are dialled, by QUIC or by TCP; at least one address.
+func (g *Gateway) Dialled(quic bool) []netip.AddrPort {
+	if quic && len(g.QUIC) > 0 {
+		return g.QUIC
+	}
+	return append([]netip.AddrPort{g.Address}, g.More...)
 }

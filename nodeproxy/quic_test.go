@@ -1,12 +1,15 @@
 package nodeproxy_test
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/internal/testlb"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
@@ -41,6 +44,38 @@ func TestQUICNeedsGatewayWithQUIC(t *testing.T) {
 	p.Start()
 	if pod, err := meshtest.Hello(p.listen.hello); err == nil {
 		t.Errorf("%s has answered", pod)
+	}
+}
+
+// A gateway whose UDP has an address of its own is dialled there by QUIC.
+func TestQUICAddressIsDialled(t *testing.T) {
+	for _, gateways := range []int{1, 2} {
+		p := quicPair(t, 1)
+		if gateways == 2 {
+			p.Gateway("west", "gw-2")
+		}
+		var fronts []*testlb.UDP
+		for i := range p.Config.Gateways {
+			if g := &p.Config.Gateways[i]; g.Network == "west" {
+				at := netip.AddrPortFrom(p.Addr(), 443)
+				u, err := testlb.ServeUDP(at, g.Address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(u.Close)
+				fronts = append(fronts, u)
+				g.QUICAddresses = []netip.AddrPort{at}
+			}
+		}
+		p.Start()
+		for range 5 {
+			if _, err := meshtest.Hello(p.listen.hello); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.ContainsFunc(fronts, func(u *testlb.UDP) bool { return u.Packets() > 0 }) {
+			t.Errorf("%d gateways: no packet at the QUIC addresses", gateways)
+		}
 	}
 }
 

@@ -156,14 +156,14 @@ func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, keep func(*mesh.Ga
 
 func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
 	all := replicasOf(p.store.Current(), g)
-	if len(all) == 1 && len(g.More) == 0 {
-		return p.dialer(hopOuter, source, []spiffeid.ID{g.Identity}, g.Address)(ctx)
+	to := g.Dialled(p.cfg.Lines.DialsQUIC())
+	if len(all) == 1 && len(to) == 1 {
+		return p.dialer(hopOuter, source, []spiffeid.ID{g.Identity}, to[0])(ctx)
 	}
 	names := make([]string, len(all))
 	for i, x := range all {
 		names[i] = picker.GatewayKey(x)
 	}
-	to := append([]netip.AddrPort{g.Address}, g.More...)
 	turn := rand.IntN(len(to))
 	type open struct {
 		t       transport

@@ -233,17 +233,18 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 		if !best[name].Live && slices.ContainsFunc(b.Addresses, func(a record.Address) bool { return live[a] }) {
 			continue // a replica that is gone, and whose siblings answer in its place
 		}
-		var before []netip.AddrPort
+		var before, beforeQUIC []netip.AddrPort
 		if old, ok := t.told[k].(discovery.Gateway); ok {
-			before = append([]netip.AddrPort{old.Address}, old.MoreAddresses...)
+			before, beforeQUIC = append([]netip.AddrPort{old.Address}, old.MoreAddresses...), old.QUICAddresses
 		}
-		at, odd := t.addressesOf(network, b, before)
+		at, odd := t.addressesOf(network, b.Addresses, before)
+		quic, _ := t.addressesOf(network, b.QUIC, beforeQUIC)
 		if len(at) == 0 {
 			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: %s", name, network, odd))
 			t.unused[network] = append(t.unused[network], k)
 			continue
 		}
-		out[k] = discovery.Gateway{Name: name, Network: network, Address: at[0], MoreAddresses: slices.Clip(at[1:]), ServiceAccount: link.GatewayServiceAccount, TrustDomain: link.GatewayDomain(), Locality: discovery.Locality(b.Locality), Drained: b.Draining}
+		out[k] = discovery.Gateway{Name: name, Network: network, Address: at[0], MoreAddresses: slices.Clip(at[1:]), QUICAddresses: quic, ServiceAccount: link.GatewayServiceAccount, TrustDomain: link.GatewayDomain(), Locality: discovery.Locality(b.Locality), Drained: b.Draining}
 	}
 	return out
 }

@@ -18,10 +18,10 @@ const (
 	maxToldAddresses  = 32 // of one gateway that are dialled
 )
 
-// addressesOf returns the addresses of b that may be those of another network's gateway,
+// addressesOf returns the addresses of list that may be those of another network's gateway,
 // host names resolved, or why there is none. The one that was first before stays so: sessions
 // are kept under it. While DNS has not answered for any of its names yet, those from before stay.
-func (t *toldShares) addressesOf(network string, b *record.Network, told []netip.AddrPort) (out []netip.AddrPort, odd string) {
+func (t *toldShares) addressesOf(network string, list []record.Address, told []netip.AddrPort) (out []netip.AddrPort, odd string) {
 	snap, pending := t.snapshot(), false
 	add := func(at netip.AddrPort) {
 		why := discovery.NotElsewhere(snap, t.own, at)
@@ -32,7 +32,7 @@ func (t *toldShares) addressesOf(network string, b *record.Network, told []netip
 			odd = fmt.Sprintf("its address %s %s: that network must give it one at which it is reached from here", at, why)
 		}
 	}
-	for _, a := range b.Addresses {
+	for _, a := range list {
 		found, why := t.found(network, a.Host)
 		if why != "" && odd == "" {
 			odd = why

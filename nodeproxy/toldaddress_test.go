@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -65,6 +66,26 @@ func TestGatewaysOfOtherNetworksAreElsewhere(t *testing.T) {
 	}
 
 	w := newToldWorld(t, "")
+	for i, c := range []struct {
+		quic []record.Address
+		want string
+	}{
+		{nil, "[10.2.0.1:15008]"},
+		{[]record.Address{{Host: "10.9.0.9", Port: 443}}, "[10.9.0.9:443]"},
+		{[]record.Address{{Host: "127.0.0.1", Port: 443}, {Host: "10.9.0.8", Port: 443}}, "[10.9.0.8:443]"},
+		{[]record.Address{{Host: "127.0.0.1", Port: 443}}, "[10.2.0.1:15008]"},
+	} {
+		w.proven.gateways["west"][0].Body = &record.Network{Gateway: "gw-1", Addresses: []record.Address{{Host: "10.2.0.1", Port: 15008}}, QUIC: c.quic}
+		w.proven.offer(shopName, shopExport(nil))
+		w.update(shopName)
+		w.relocated()
+		g := w.snap.Gateways("west")[0]
+		if tcp, quic := fmt.Sprint(g.Dialled(false)), fmt.Sprint(g.Dialled(true)); tcp != "[10.2.0.1:15008]" || quic != c.want {
+			t.Errorf("QUIC addresses %d: dialled at %s, by QUIC at %s; want %s", i, tcp, quic, c.want)
+		}
+	}
+
+	w = newToldWorld(t, "")
 	w.proven.offer(shopName, shopExport(nil))
 	w.update(shopName)
 	discovered(w, cluster, "10.2.0.1") // where west's gateway is said to be

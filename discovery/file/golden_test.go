@@ -61,7 +61,7 @@ func describe(s *mesh.Snapshot) string {
 	fmt.Fprintf(&b, "revision %d\n", s.Revision)
 	for _, n := range s.GatewayNetworks() {
 		for _, g := range s.Gateways(n) {
-			fmt.Fprintf(&b, "gateway %s/%s at %s, federation %s, %s, locality %+v, drained %t\n", n, g.Name, g.Address, g.Federation, g.Identity, g.Locality, g.Drained)
+			fmt.Fprintf(&b, "gateway %s/%s at %s, federation %s, %s, locality %+v, drained %t, QUIC at %v\n", n, g.Name, g.Address, g.Federation, g.Identity, g.Locality, g.Drained, g.Dialled(true))
 		}
 	}
 	for _, svc := range s.Services() {

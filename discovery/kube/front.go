@@ -27,6 +27,7 @@ type Address struct {
 type front struct {
 	gateways name   // the Service whose pods they are
 	service  name   // the Service that other networks dial
+	quic     name   // the Service that other networks dial by QUIC, if it is another one
 	self     string // the pod that asks, if it is one
 	listed   map[name]struct{}
 	begun    bool // the network itself has been said
@@ -130,17 +131,27 @@ func (c *Cluster) gatewayKey(n name) discovery.Key {
 // addresses is where other networks dial the gateways, sorted, and, if there is nothing, why and what
 // to do.
 func (c *Cluster) addresses() (out []Address, problem string) {
-	n := c.front.service
+	return c.addressesOf(c.front.service, corev1.ProtocolTCP)
+}
+
+// quicAddresses is where other networks dial the gateways by QUIC, if they have a Service of its own
+// for that, and if there is nothing, why.
+func (c *Cluster) quicAddresses() (out []Address, problem string) {
+	return c.addressesOf(c.front.quic, corev1.ProtocolUDP)
+}
+
+// addressesOf is where Service n with a port of protocol is dialled.
+func (c *Cluster) addressesOf(n name, protocol corev1.Protocol) (out []Address, problem string) {
 	if n == (name{}) {
 		return nil, ""
 	}
 	svc := c.services[n]
 	if svc == nil {
-		return nil, fmt.Sprintf("there is no Service %s: create it, or correct address.service", n)
+		return nil, fmt.Sprintf("there is no Service %s: create it, or correct %s", n, map[corev1.Protocol]string{corev1.ProtocolTCP: "address.service", corev1.ProtocolUDP: "address.quicService"}[protocol])
 	}
-	port := tunnelPort(svc)
+	port := tunnelPort(svc, protocol)
 	if port == nil {
-		return nil, fmt.Sprintf("Service %s has no TCP port: give it one that leads to port %d of the gateways", n, mesh.HBONEPort)
+		return nil, fmt.Sprintf("Service %s has no %s port: give it one that leads to port %d of the gateways", n, protocol, mesh.HBONEPort)
 	}
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeLoadBalancer:
@@ -179,11 +190,11 @@ func (c *Cluster) addresses() (out []Address, problem string) {
 }
 
 // tunnelPort is that of svc which leads to gateways: the one of that number, else the
-// first for TCP.
-func tunnelPort(svc *corev1.Service) (found *corev1.ServicePort) {
+// first for protocol.
+func tunnelPort(svc *corev1.Service, protocol corev1.Protocol) (found *corev1.ServicePort) {
 	for i := range svc.Spec.Ports {
 		p := &svc.Spec.Ports[i]
-		if p.Protocol != corev1.ProtocolTCP && p.Protocol != "" || p.Port < 1 || p.Port > 65535 {
+		if cmp.Or(p.Protocol, corev1.ProtocolTCP) != protocol || p.Port < 1 || p.Port > 65535 {
 			continue
 		}
 		if found == nil || p.TargetPort.IntVal == mesh.HBONEPort && found.TargetPort.IntVal != mesh.HBONEPort {
@@ -242,7 +253,7 @@ func (c *Cluster) onNodeOf(p *keptPod, port corev1.ContainerPort) (out []Address
 		return []Address{{ip.Unmap().String(), uint16(port.HostPort)}}
 	}
 	if node := c.nodes[p.Spec.NodeName]; node != nil {
-		out = addressesOf(node, uint16(port.HostPort))
+		out = nodeAddressesOf(node, uint16(port.HostPort))
 	}
 	if len(out) > 0 {
 		return out
@@ -264,14 +275,14 @@ func (c *Cluster) nodeAddresses(port uint16) (out []Address) {
 	}
 	for _, n := range slices.Sorted(maps.Keys(on)) {
 		if node := c.nodes[n]; node != nil {
-			out = append(out, addressesOf(node, port)...)
+			out = append(out, nodeAddressesOf(node, port)...)
 		}
 	}
 	return out
 }
 
-// addressesOf are the external ones of a node, or else the internal ones.
-func addressesOf(node *corev1.Node, port uint16) (out []Address) {
+// nodeAddressesOf are the external ones of a node, or else the internal ones.
+func nodeAddressesOf(node *corev1.Node, port uint16) (out []Address) {
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
 		for _, a := range node.Status.Addresses {
 			if ip, err := netip.ParseAddr(a.Address); a.Type == kind && err == nil && usable(ip) {
@@ -290,6 +301,8 @@ type fronts struct {
 	mu        sync.Mutex
 	addresses []Address
 	problem   string
+	quic      []Address
+	quicWrong string // why quic is empty, though it has a Service
 	known     bool
 	changed   chan struct{}
 }
@@ -304,11 +317,14 @@ func (f *fronts) signal() chan struct{} {
 	return f.changed
 }
 
-func (f *fronts) set(addresses []Address, problem string) {
+func (f *fronts) set(c *Cluster) {
+	addresses, problem := c.addresses()
+	quic, quicWrong := c.quicAddresses()
 	changed := f.signal()
 	f.mu.Lock()
-	same := f.known && problem == f.problem && slices.Equal(addresses, f.addresses)
+	same := f.known && problem == f.problem && slices.Equal(addresses, f.addresses) && quicWrong == f.quicWrong && slices.Equal(quic, f.quic)
 	f.addresses, f.problem, f.known = addresses, problem, true
+	f.quic, f.quicWrong = quic, quicWrong
 	f.mu.Unlock()
 	if !same {
 		select {
@@ -329,11 +345,21 @@ func (s *Source) Front() ([]Address, string) {
 	return s.front.addresses, s.front.problem
 }
 
-// FrontChanged has a token whenever Front returns something else.
+// FrontQUIC returns where other networks dial the gateways by QUIC by address.quicService, and, if
+// nowhere, why. Without address.quicService both are empty.
+func (s *Source) FrontQUIC() ([]Address, string) {
+	s.front.mu.Lock()
+	defer s.front.mu.Unlock()
+	return s.front.quic, s.front.quicWrong
+}
+
+// FrontChanged has a token whenever Front or FrontQUIC returns something else.
 func (s *Source) FrontChanged() <-chan struct{} { return s.front.signal() }
 
-// SetFront has s follow the Service that other networks dial, namespace/name. self is the pod of its
-// namespace that asks: where it has a hostPort, its own address is meant. Call it before Run.
-func (s *Source) SetFront(service, self string) {
+// SetFront has s follow the Service that other networks dial, namespace/name, and that which they dial by
+// QUIC, empty if it is the same. self is the pod of its namespace that asks: where it has a hostPort, its
+// own address is meant. Call it before Run.
+func (s *Source) SetFront(service, quic, self string) {
 	s.cluster.front.service, s.cluster.front.self = parseName(service), self
+	s.cluster.front.quic = parseName(quic)
 }

@@ -122,6 +122,61 @@ func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
 	}
 }
 
+// QUIC is dialled at the load balancer of its own Service, if it has one; changes of either Service are signalled.
+func TestQUICServiceHasItsOwnAddress(t *testing.T) {
+	udp := func(address string) Event {
+		e := frontService("LoadBalancer", func(s *corev1.Service) {
+			s.Name = "isthmus-gateway-quic"
+			s.Spec.Ports = []corev1.ServicePort{{Name: "tcp", Port: 443, TargetPort: intstr.FromInt32(15008)}, {Name: "quic-hbone", Port: 15008, Protocol: "UDP", TargetPort: intstr.FromInt32(15008)}}
+			if address != "" {
+				s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+			}
+		})
+		return e
+	}
+	tcp := frontService("LoadBalancer", func(s *corev1.Service) {
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.7"}}
+	})
+	gone := Event{Services, system, "isthmus-gateway-quic", nil}
+	for _, quic := range []string{"", system + "/isthmus-gateway-quic"} {
+		s := &Source{cluster: NewCluster("west", "istio-system")}
+		s.SetFront(system+"/isthmus-gateway", quic, "")
+		for i, step := range []struct {
+			event   Event
+			want    []Address
+			problem string
+		}{
+			{tcp, nil, "there is no Service isthmus-system/isthmus-gateway-quic: create it, or correct address.quicService"},
+			{udp(""), nil, "pending"},
+			{udp("203.0.113.8"), []Address{{"203.0.113.8", 15008}}, ""},
+			{udp("203.0.113.9"), []Address{{"203.0.113.9", 15008}}, ""},
+			{gone, nil, "there is no Service"},
+		} {
+			s.cluster.Apply(step.event)
+			s.front.set(s.cluster)
+			select {
+			case <-s.FrontChanged():
+				if quic == "" && i > 0 {
+					t.Errorf("step %d: a change of another Service is signalled", i)
+				}
+			default:
+				if quic != "" || i == 0 {
+					t.Errorf("step %d: no change is signalled", i)
+				}
+			}
+			if quic == "" {
+				step.want, step.problem = nil, ""
+			}
+			if got, problem := s.FrontQUIC(); !reflect.DeepEqual(got, step.want) || (problem == "") != (step.problem == "") || !strings.Contains(problem, step.problem) {
+				t.Errorf("quic %q, step %d: %v, %q; want %v, %q", quic, i, got, problem, step.want, step.problem)
+			}
+			if got, problem := s.Front(); !reflect.DeepEqual(got, []Address{{"203.0.113.7", 443}}) || problem != "" {
+				t.Errorf("quic %q, step %d: TCP at %v, %q", quic, i, got, problem)
+			}
+		}
+	}
+}
+
 // By a hostPort each gateway is reached at its own node: it says no other's.
 func TestAGatewayWithAHostPortSaysItsOwnNode(t *testing.T) {
 	port := func(p *corev1.Pod) {

@@ -225,7 +225,7 @@ func (s *Source) apply() {
 		p.known, p.heard = policed, heard
 	}
 	s.sink.Apply(s.cluster.Apply(events...)...)
-	s.front.set(s.cluster.addresses())
+	s.front.set(s.cluster)
 	s.saver.dirty = true
 	if !s.guard.empty() { // perhaps of what was missing
 		s.misses(time.Now())

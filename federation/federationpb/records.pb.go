@@ -331,8 +331,10 @@ type NetworkBody struct {
 	NetworkKeys  [][]byte       `protobuf:"bytes,7,rep,name=network_keys,json=networkKeys,proto3" json:"network_keys,omitempty"`
 	TrustBundles []*TrustBundle `protobuf:"bytes,8,rep,name=trust_bundles,json=trustBundles,proto3" json:"trust_bundles,omitempty"`
 	// Gateways of one group see the same pods; empty is the whole network.
-	Group         string `protobuf:"bytes,9,opt,name=group,proto3" json:"group,omitempty"`
-	Signature     []byte `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"` // stays the last field
+	Group string `protobuf:"bytes,9,opt,name=group,proto3" json:"group,omitempty"`
+	// Where QUIC is dialled; empty: as addresses, by UDP.
+	QuicAddresses []*GatewayAddress `protobuf:"bytes,13,rep,name=quic_addresses,json=quicAddresses,proto3" json:"quic_addresses,omitempty"`
+	Signature     []byte            `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"` // stays the last field
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +430,13 @@ func (x *NetworkBody) GetGroup() string {
 		return x.Group
 	}
 	return ""
+}
+
+func (x *NetworkBody) GetQuicAddresses() []*GatewayAddress {
+	if x != nil {
+		return x.QuicAddresses
+	}
+	return nil
 }
 
 func (x *NetworkBody) GetSignature() []byte {
@@ -1841,7 +1850,7 @@ const file_records_proto_rawDesc = "" +
 	"\x05Entry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\"\xa2\x03\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\"\xf0\x03\n" +
 	"\vNetworkBody\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12C\n" +
 	"\taddresses\x18\x02 \x03(\v2%.isthmus.federation.v2.GatewayAddressR\taddresses\x12\x16\n" +
@@ -1851,7 +1860,8 @@ const file_records_proto_rawDesc = "" +
 	"\bdraining\x18\x06 \x01(\bR\bdraining\x12!\n" +
 	"\fnetwork_keys\x18\a \x03(\fR\vnetworkKeys\x12G\n" +
 	"\rtrust_bundles\x18\b \x03(\v2\".isthmus.federation.v2.TrustBundleR\ftrustBundles\x12\x14\n" +
-	"\x05group\x18\t \x01(\tR\x05group\x12\x1d\n" +
+	"\x05group\x18\t \x01(\tR\x05group\x12L\n" +
+	"\x0equic_addresses\x18\r \x03(\v2%.isthmus.federation.v2.GatewayAddressR\rquicAddresses\x12\x1d\n" +
 	"\tsignature\x18\xff\x0f \x01(\fR\tsignatureJ\x04\b\n" +
 	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\rR\rgateway_classR\asegmentR\aforeign\"8\n" +
 	"\x0eGatewayAddress\x12\x12\n" +
@@ -2026,26 +2036,27 @@ var file_records_proto_depIdxs = []int32{
 	0,  // 0: isthmus.federation.v2.RecordKey.kind:type_name -> isthmus.federation.v2.RecordKind
 	6,  // 1: isthmus.federation.v2.NetworkBody.addresses:type_name -> isthmus.federation.v2.GatewayAddress
 	7,  // 2: isthmus.federation.v2.NetworkBody.trust_bundles:type_name -> isthmus.federation.v2.TrustBundle
-	9,  // 3: isthmus.federation.v2.ExportBody.ports:type_name -> isthmus.federation.v2.ExportPort
-	1,  // 4: isthmus.federation.v2.ExportBody.scope:type_name -> isthmus.federation.v2.ExportScope
-	11, // 5: isthmus.federation.v2.HealthBody.exceptions:type_name -> isthmus.federation.v2.Exception
-	2,  // 6: isthmus.federation.v2.Exception.cause:type_name -> isthmus.federation.v2.ExceptionCause
-	4,  // 7: isthmus.federation.v2.Statement.changes:type_name -> isthmus.federation.v2.Entry
-	15, // 8: isthmus.federation.v2.Statement.removals:type_name -> isthmus.federation.v2.Removal
-	16, // 9: isthmus.federation.v2.Message.statement:type_name -> isthmus.federation.v2.SignedStatement
-	19, // 10: isthmus.federation.v2.Message.digest:type_name -> isthmus.federation.v2.Digest
-	21, // 11: isthmus.federation.v2.Message.ack:type_name -> isthmus.federation.v2.Ack
-	22, // 12: isthmus.federation.v2.Message.want:type_name -> isthmus.federation.v2.Want
-	23, // 13: isthmus.federation.v2.Message.chunk:type_name -> isthmus.federation.v2.Chunk
-	20, // 14: isthmus.federation.v2.Digest.have:type_name -> isthmus.federation.v2.Have
-	16, // 15: isthmus.federation.v2.Chunk.statement:type_name -> isthmus.federation.v2.SignedStatement
-	24, // 16: isthmus.federation.v2.Chunk.buckets:type_name -> isthmus.federation.v2.Bucket
-	4,  // 17: isthmus.federation.v2.Bucket.entries:type_name -> isthmus.federation.v2.Entry
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	6,  // 3: isthmus.federation.v2.NetworkBody.quic_addresses:type_name -> isthmus.federation.v2.GatewayAddress
+	9,  // 4: isthmus.federation.v2.ExportBody.ports:type_name -> isthmus.federation.v2.ExportPort
+	1,  // 5: isthmus.federation.v2.ExportBody.scope:type_name -> isthmus.federation.v2.ExportScope
+	11, // 6: isthmus.federation.v2.HealthBody.exceptions:type_name -> isthmus.federation.v2.Exception
+	2,  // 7: isthmus.federation.v2.Exception.cause:type_name -> isthmus.federation.v2.ExceptionCause
+	4,  // 8: isthmus.federation.v2.Statement.changes:type_name -> isthmus.federation.v2.Entry
+	15, // 9: isthmus.federation.v2.Statement.removals:type_name -> isthmus.federation.v2.Removal
+	16, // 10: isthmus.federation.v2.Message.statement:type_name -> isthmus.federation.v2.SignedStatement
+	19, // 11: isthmus.federation.v2.Message.digest:type_name -> isthmus.federation.v2.Digest
+	21, // 12: isthmus.federation.v2.Message.ack:type_name -> isthmus.federation.v2.Ack
+	22, // 13: isthmus.federation.v2.Message.want:type_name -> isthmus.federation.v2.Want
+	23, // 14: isthmus.federation.v2.Message.chunk:type_name -> isthmus.federation.v2.Chunk
+	20, // 15: isthmus.federation.v2.Digest.have:type_name -> isthmus.federation.v2.Have
+	16, // 16: isthmus.federation.v2.Chunk.statement:type_name -> isthmus.federation.v2.SignedStatement
+	24, // 17: isthmus.federation.v2.Chunk.buckets:type_name -> isthmus.federation.v2.Bucket
+	4,  // 18: isthmus.federation.v2.Bucket.entries:type_name -> isthmus.federation.v2.Entry
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_records_proto_init() }

@@ -156,13 +156,25 @@ func networkToWire(n *Network) *pb.NetworkBody {
 		Gateway: n.Gateway, Region: n.Locality.Region, Zone: n.Locality.Zone, Subzone: n.Locality.Subzone,
 		Draining: n.Draining, NetworkKeys: n.Keys, Group: n.Group,
 	}
-	for _, a := range n.Addresses {
-		m.Addresses = append(m.Addresses, &pb.GatewayAddress{Host: a.Host, Port: uint32(a.Port)})
-	}
+	m.Addresses, m.QuicAddresses = addressesToWire(n.Addresses), addressesToWire(n.QUIC)
 	for _, b := range n.Bundles {
 		m.TrustBundles = append(m.TrustBundles, &pb.TrustBundle{TrustDomain: b.TrustDomain, X509Authorities: b.X509})
 	}
 	return m
+}
+
+func addressesToWire(list []Address) (out []*pb.GatewayAddress) {
+	for _, a := range list {
+		out = append(out, &pb.GatewayAddress{Host: a.Host, Port: uint32(a.Port)})
+	}
+	return out
+}
+
+func addressesFromWire(list []*pb.GatewayAddress) (out []Address) {
+	for _, a := range list {
+		out = append(out, Address{Host: a.GetHost(), Port: port(a.GetPort())})
+	}
+	return out
 }
 
 func networkFromWire(m *pb.NetworkBody) *Network {
@@ -170,9 +182,7 @@ func networkFromWire(m *pb.NetworkBody) *Network {
 		Gateway: m.GetGateway(), Locality: mesh.Locality{Region: m.GetRegion(), Zone: m.GetZone(), Subzone: m.GetSubzone()},
 		Draining: m.GetDraining(), Keys: m.GetNetworkKeys(), Group: m.GetGroup(),
 	}
-	for _, a := range m.GetAddresses() {
-		n.Addresses = append(n.Addresses, Address{Host: a.GetHost(), Port: port(a.GetPort())})
-	}
+	n.Addresses, n.QUIC = addressesFromWire(m.GetAddresses()), addressesFromWire(m.GetQuicAddresses())
 	for _, b := range m.GetTrustBundles() {
 		n.Bundles = append(n.Bundles, Bundle{TrustDomain: b.GetTrustDomain(), X509: b.GetX509Authorities()})
 	}

@@ -67,7 +67,9 @@ var update = flag.Bool("update", false, "write testdata of messages that are not
 func TestMessagesOfEarlierVersionsAreRead(t *testing.T) {
 	export := sampleExport()
 	export.Affinity, export.Headless = "", false // which they do not say
-	records := []Record{NetworkRecord(sampleNetwork()), ExportRecord(hello, export), HealthRecord(hello, 80, Health{
+	network := sampleNetwork()
+	network.QUIC = nil
+	records := []Record{NetworkRecord(network), ExportRecord(hello, export), HealthRecord(hello, 80, Health{
 		Ready: 10, Healthy: 8, ReadyCapacity: 10, HealthyCapacity: 8, Exceptions: []Exception{{Endpoint: 7, Cause: Witness}, {Endpoint: 9, Cause: Gone}}, Unnamed: 3,
 	})}
 	want := &Statement{Instance: Instance{1, 2, 3}, Count: 9, Watermark: 12, Root: Root{4, 5}, Since: 8, Removals: []Removal{{EncodeKey(Key{Kind: KindExport, Service: hello}), 12}}, Number: 77, Answers: []uint64{78, 79}, Synchronised: true}

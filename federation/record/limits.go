@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -101,8 +102,8 @@ func (n *Network) validate() error {
 		return &InvalidError{"gateway", n.Gateway, "want 1 to 253 bytes without spaces"}
 	case n.Group != "" && !validName(n.Group):
 		return &InvalidError{"group", n.Group, "want at most 253 bytes without spaces"}
-	case len(n.Addresses) > MaxAddresses:
-		return &InvalidError{"addresses", len(n.Addresses), fmt.Sprintf("want at most %d", MaxAddresses)}
+	case max(len(n.Addresses), len(n.QUIC)) > MaxAddresses:
+		return &InvalidError{"addresses", max(len(n.Addresses), len(n.QUIC)), fmt.Sprintf("want at most %d", MaxAddresses)}
 	case len(n.Bundles) > MaxBundles:
 		return &InvalidError{"trust bundles", len(n.Bundles), fmt.Sprintf("want at most %d", MaxBundles)}
 	case len(n.Keys) > 2:
@@ -113,7 +114,7 @@ func (n *Network) validate() error {
 			return &InvalidError{"locality", part, "want parts of at most 253 bytes"}
 		}
 	}
-	for _, a := range n.Addresses {
+	for _, a := range slices.Concat(n.Addresses, n.QUIC) {
 		if !validName(a.Host) || a.Port == 0 {
 			return &InvalidError{"address", a.String(), "want an IP address or a host name, and a port from 1 to 65535"}
 		}

@@ -86,7 +86,9 @@ func HealthRecord(service string, port uint16, h Health) Record {
 type Network struct {
 	Gateway   string
 	Addresses []Address
-	Locality  mesh.Locality
+	// QUIC is where QUIC is dialled; empty: at Addresses, by UDP.
+	QUIC     []Address
+	Locality mesh.Locality
 	// Draining gives way to other instances; open sessions go on.
 	Draining bool
 	// Keys are the network's public keys, for people to compare. What a reader

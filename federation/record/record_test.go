@@ -19,7 +19,7 @@ const hello = "hello.shop.svc.cluster.local"
 
 func sampleNetwork() Network {
 	return Network{
-		Gateway: "gw-1", Addresses: []Address{{"192.0.2.1", 15008}, {"gw.example.com", 15008}}, Locality: mesh.Locality{Region: "eu", Zone: "a"},
+		Gateway: "gw-1", Addresses: []Address{{"192.0.2.1", 15008}, {"gw.example.com", 15008}}, QUIC: []Address{{"192.0.2.2", 15008}}, Locality: mesh.Locality{Region: "eu", Zone: "a"},
 		Keys: [][]byte{make([]byte, 32)}, Bundles: []Bundle{{"cluster.local", [][]byte{{1, 2, 3}}}}, Group: "blue",
 	}
 }
@@ -75,6 +75,8 @@ func TestInvalidRecordsNameFieldValueAndRemedy(t *testing.T) {
 		{Record{Key: Key{Kind: KindHealth, Service: hello, Port: 80}, Export: new(Export)}, "want the body of the key's kind"},
 		{Record{Key: Key{Kind: KindNetwork}}, "body 0: want exactly one"},
 		{NetworkRecord(Network{}), `gateway ""`},
+		{NetworkRecord(Network{Gateway: "gw-1", QUIC: []Address{{"192.0.2.2", 0}}}), `address "192.0.2.2:0": want`},
+		{NetworkRecord(Network{Gateway: "gw-1", QUIC: make([]Address, MaxAddresses+1)}), "addresses 17: want at most 16"},
 		{change(func(e *Export) { e.Ports = nil }), "ports 0: want 1 to 256"},
 		{change(func(e *Export) { e.Ports = append(e.Ports, e.Ports[0]) }), "port 80: want 1 to 65535, each once"},
 		{change(func(e *Export) { e.Scope = 0 }), "scope 0: want segment"},

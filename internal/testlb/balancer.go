@@ -1,4 +1,4 @@
-// Package testlb is a load balancer of TCP connections for tests: one or more addresses
+// Package testlb is a load balancer of TCP connections, and of UDP, for tests: one or more addresses
 // that stand for several backends, as those that a cloud puts before a Service. It moves
 // connections whole and looks into none.
 package testlb

@@ -111,6 +111,9 @@ discovery:
     gateways: {{ .Release.Namespace }}/isthmus-gateway-nodes
 address:
   service: {{ .Release.Namespace }}/isthmus-gateway
+  {{- if and (include "isthmus.servesQUIC" .) (eq .Values.gateway.service.quic "separate") }}
+  quicService: {{ .Release.Namespace }}/isthmus-gateway-quic
+  {{- end }}
 {{- with .Values.controller.config.vips }}
 vips: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -195,6 +198,61 @@ federation:
 {{- end }}
 {{- end }}
 {{- $ports | uniq | sortAlpha | toJson }}
+{{- end }}
+
+{{/* whether gateways serve QUIC: "true" or nothing */}}
+{{- define "isthmus.servesQUIC" -}}
+{{- if has (dig "lines" "transport" "tcp" .Values.gateway.config) (list "quic" "auto") }}true{{ end }}
+{{- end }}
+
+{{/* A client-side apply merges ports by their number alone, and would have a live object lose TCP for UDP. Two objects pass:
+     one that a server-side apply has made, and one that has the UDP port already.
+     (dict "live" object "ports" list "name" "Service isthmus-gateway") */}}
+{{- define "isthmus.checkSecondProtocol" -}}
+{{- $safe := not .live }}
+{{- range dig "metadata" "managedFields" list .live }}
+{{- if and (eq .operation "Apply") (dig "fieldsV1" "f:spec" false .) }}{{ $safe = true }}{{ end }}
+{{- end }}
+{{- range .ports }}
+{{- if eq (.protocol | default "TCP") "UDP" }}{{ $safe = true }}{{ end }}
+{{- end }}
+{{- if not $safe }}
+{{- fail (printf "gateway.config.lines.transport would have %s lose its TCP port: a client-side apply keeps one port of a number; with Helm 4 run helm upgrade --reuse-values --server-side=true before this change, else see docs/kubernetes.md, QUIC" .name) }}
+{{- end }}
+{{- end }}
+
+{{/* a Service that other networks dial: (dict "root" $ "name" "isthmus-gateway" "annotations" dict), with its ports behind it */}}
+{{- define "isthmus.front" -}}
+{{- $c := dict "root" .root "component" "gateway" -}}
+{{- $service := .root.Values.gateway.service -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "isthmus.labels" $c | nindent 4 }}
+  {{- with .annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  type: {{ $service.type }}
+  {{- if ne $service.type "ClusterIP" }}
+  externalTrafficPolicy: {{ $service.externalTrafficPolicy }}
+  {{- end }}
+  {{- if eq $service.type "LoadBalancer" }}
+  {{- with $service.loadBalancerClass }}
+  loadBalancerClass: {{ . }}
+  {{- end }}
+  {{- with $service.loadBalancerSourceRanges }}
+  loadBalancerSourceRanges: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  {{- with $service.externalIPs }}
+  externalIPs: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  ipFamilyPolicy: {{ $service.ipFamilyPolicy }}
+  selector: {{- include "isthmus.selector" $c | nindent 4 }}
+  ports:
 {{- end }}
 
 {{/* values that contradict each other, and would only be found out when it hurts */}}
