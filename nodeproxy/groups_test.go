@@ -2,6 +2,7 @@ package nodeproxy_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,11 +102,13 @@ func TestGroupsOfGatewaysAddUpAndTheBestOfEachCounts(t *testing.T) {
 			if c.both {
 				meshtest.Eventually(t, "connections to pods of both groups", func() bool { hello(); return got["hello-4"] && len(got) > 1 })
 			}
-			for _, i := range p.Process("gateway east/gw-e").Rows(t, "instances") {
-				if want := groups[i.Text("gateway")]; i.Text("group") != want {
-					t.Errorf("east's gateway has %s in group %q, want %q", i.Text("gateway"), i.Text("group"), want)
+			meshtest.Eventually(t, "the group of each gateway at east", func() bool {
+				got := map[string]string{}
+				for _, i := range p.Process("gateway east/gw-e").Rows(t, "instances") {
+					got[i.Text("gateway")] = i.Text("group")
 				}
-			}
+				return maps.Equal(got, groups)
+			})
 		})
 	}
 }
