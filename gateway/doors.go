@@ -185,15 +185,15 @@ func (d *doors) problems(live func(network string) bool) (list []string) {
 	return list
 }
 
-// told is where the gateways of other networks that live say they are.
-func (g *Gateway) toldAddresses() map[string][]record.Address {
+// publishedAddresses returns the addresses that of selects from the records of current gateways, by network.
+func (g *Gateway) publishedAddresses(of func(*record.Network) []record.Address) map[string][]record.Address {
 	out := map[string][]record.Address{}
 	g.fed.Read(func(l *ledger.Ledger) {
 		for _, s := range l.Status() {
 			if s.Own || s.Network == g.cfg.Network || s.Body == nil || s.Phase != ledger.Live && s.Phase != ledger.Silent {
 				continue
 			}
-			for _, a := range s.Body.Addresses {
+			for _, a := range of(s.Body) {
 				if !slices.Contains(out[s.Network], a) {
 					out[s.Network] = append(out[s.Network], a)
 				}
@@ -201,6 +201,11 @@ func (g *Gateway) toldAddresses() map[string][]record.Address {
 		}
 	})
 	return out
+}
+
+// tcpAddresses returns where gateways of other networks are dialed over TCP.
+func (g *Gateway) tcpAddresses() map[string][]record.Address {
+	return g.publishedAddresses(func(n *record.Network) []record.Address { return n.Addresses })
 }
 
 // hears reports whether an instance of network is believed.

@@ -294,7 +294,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		g.excerpts.Revise(g.store.Current(), discovery.Everything()) // since New
 		background.Go(func() error { g.tellExcerpts(bctx, excerpts); return nil })
 		heard := g.fed.Subscribe()
-		background.Go(func() error { defer heard.Close(); g.doors.run(bctx, heard, g.toldAddresses); return nil })
+		background.Go(func() error { defer heard.Close(); g.doors.run(bctx, heard, g.tcpAddresses); return nil })
 	}
 	front, fctx := errgroup.WithContext(ctx)
 	accepting, stopAccepting := context.WithCancel(g.background)

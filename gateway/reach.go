@@ -16,6 +16,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -40,6 +41,7 @@ type peerAddress struct {
 	network  string
 	identity spiffeid.ID
 	address  netip.AddrPort // invalid if unknown
+	quic     netip.AddrPort // where QUIC is dialed, by UDP; invalid if that is a host name
 }
 
 // peerAddresses returns the known gateway addresses of all other networks, sorted by network.
@@ -49,18 +51,28 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 		for _, x := range snap.Gateways(network) {
 			if network != g.cfg.Network {
 				for _, a := range append([]netip.AddrPort{x.Address}, x.More...) {
-					list = append(list, peerAddress{network, x.Identity, a})
+					p := peerAddress{network, x.Identity, a, a}
+					if len(x.QUIC) > 0 {
+						p.quic = x.QUIC[0]
+					}
+					list = append(list, p)
 				}
 			}
 		}
 	}
 	if g.doors != nil {
+		quic := g.publishedAddresses(func(n *record.Network) []record.Address { return n.QUIC })
 		for _, d := range g.doors.all() {
 			for _, a := range d.Addresses {
-				list = append(list, peerAddress{d.Network, d.Identity, a})
+				p := peerAddress{d.Network, d.Identity, a, a}
+				if at := quic[d.Network]; len(at) > 0 {
+					ip, _ := netip.ParseAddr(at[0].Host)
+					p.quic = netip.AddrPortFrom(ip, at[0].Port)
+				}
+				list = append(list, p)
 			}
 			if len(d.Addresses) == 0 {
-				list = append(list, peerAddress{d.Network, d.Identity, netip.AddrPort{}})
+				list = append(list, peerAddress{network: d.Network, identity: d.Identity})
 			}
 		}
 	}
@@ -230,19 +242,29 @@ func (g *Gateway) measure(ctx context.Context, p peerAddress, t *answer.Tried) {
 	udp.Wait()
 }
 
-var errCheckedUDP = errors.New("another check of UDP to this address is running: try again in a few seconds")
+var (
+	errCheckedUDP = errors.New("another check of UDP to this address is running: try again in a few seconds")
+	errNamedUDP   = errors.New("the address for UDP is a host name, which this gateway does not resolve")
+)
 
 // checkUDP does a QUIC handshake with p. One runs at a time for each address.
 func (g *Gateway) checkUDP(ctx context.Context, p peerAddress) (*answer.UDP, error) {
-	if _, running := g.checksUDP.LoadOrStore(p.address, nil); running {
+	if _, running := g.checksUDP.LoadOrStore(p.quic, nil); running {
 		return nil, errCheckedUDP
 	}
-	defer g.checksUDP.Delete(p.address)
+	defer g.checksUDP.Delete(p.quic)
+	if !p.quic.Addr().IsValid() {
+		return nil, errNamedUDP
+	}
 	cfg, _, err := g.clientTLS(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	return pathcheck.QUIC(ctx, p.address, cfg)
+	u, err := pathcheck.QUIC(ctx, p.quic, cfg)
+	if err == nil && p.quic != p.address {
+		u.Address = p.quic.String()
+	}
+	return u, err
 }
 
 // measureFlow stores the throughput to p in path.

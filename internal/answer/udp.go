@@ -1,12 +1,14 @@
 package answer
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 )
 
 // UDP is the result of a QUIC handshake with one address of a gateway, from a UDP socket of its own.
 type UDP struct {
+	Address     string     `json:"address,omitempty"`     // where it differs from that of TCP
 	HandshakeMS float64    `json:"handshakeMs,omitempty"` // in milliseconds, one round trip and the work of both ends. 0: it failed
 	Failure     UDPFailure `json:"failure,omitempty"`     // empty: QUIC connects
 	Error       string     `json:"error,omitempty"`       // of Failure
@@ -28,7 +30,11 @@ func (u *UDP) String() string {
 	if u.Failure != "" {
 		return string(u.Failure) + ": " + u.Error
 	}
-	return fmt.Sprintf("UDP passes both ways, QUIC handshake in %.1f ms", u.HandshakeMS)
+	at := ""
+	if u.Address != "" {
+		at = " at " + u.Address
+	}
+	return fmt.Sprintf("UDP passes both ways%s, QUIC handshake in %.1f ms", at, u.HandshakeMS)
 }
 
 // UDPFault returns the defect of the path for UDP. It is not ok without one, and if UDP was not checked.
@@ -36,21 +42,22 @@ func (t *Tried) UDPFault() (f Fault, ok bool) {
 	if t.UDP == nil || t.UDP.Failure == "" {
 		return Fault{}, false
 	}
-	at, _ := netip.ParseAddrPort(t.Address)
+	at, _ := netip.ParseAddrPort(cmp.Or(t.UDP.Address, t.Address))
+	to := cmp.Or(t.UDP.Address, "it")
 	allow := fmt.Sprintf("allow UDP port %d in firewalls, Services and NetworkPolicies", at.Port())
 	const orTCP = ", or set lines.transport: tcp on gateways and node proxies"
 	switch passes := t.Path.packetBytes(); t.UDP.Failure {
 	case UDPSilent, UDPBlocked:
 		if passes > 0 && passes < t.UDP.PacketBytes { // as with lines.maxSegment
-			return Fault{fmt.Sprintf("UDP to it is blocked, or packets of %d bytes are dropped: %s. TCP was checked with packets of up to %d bytes", t.UDP.PacketBytes, t.UDP.Error, passes),
+			return Fault{fmt.Sprintf("UDP to %s is blocked, or packets of %d bytes are dropped: %s. TCP was checked with packets of up to %d bytes", to, t.UDP.PacketBytes, t.UDP.Error, passes),
 				allow + fmt.Sprintf(", and have packets of %d bytes pass", t.UDP.PacketBytes) + orTCP}, true
 		}
-		return Fault{"UDP to it is blocked or dropped: " + t.UDP.Error, allow + orTCP}, true
+		return Fault{"UDP to " + to + " is blocked or dropped: " + t.UDP.Error, allow + orTCP}, true
 	case UDPRefused:
-		return Fault{fmt.Sprintf("UDP to it is refused: no process listens on UDP port %d, or a firewall rejects it", at.Port()),
+		return Fault{fmt.Sprintf("UDP to %s is refused: no process listens on UDP port %d, or a firewall rejects it", to, at.Port()),
 			"set lines.transport: auto on the gateways there, and " + allow + orTCP}, true
 	}
-	return Fault{"UDP passes to it, QUIC does not connect: " + t.UDP.Error,
+	return Fault{"UDP passes to " + to + ", QUIC does not connect: " + t.UDP.Error,
 		fmt.Sprintf("lead UDP port %d to the same gateways as TCP port %[1]d in Services and load balancers", at.Port()) + orTCP}, true
 }
 
