@@ -27,8 +27,23 @@ func (g *Gateway) listenQUIC() error {
 	}
 	protocols := quic.Protocols(hbone.ServerProtocols(g.cfg.Instance()))
 	g.quic, err = quic.Listen(socket, g.ids.ServerTLS(g.self.Identity, nil, protocols...),
-		quic.ListenConfig{MaxStreams: maxStreams, MaxHandshakes: g.cfg.Limits.Handshakes, Memory: quic.Memory{Budget: g.cfg.Memory}})
-	return err
+		quic.ListenConfig{MaxStreams: maxStreams, MaxHandshakes: g.cfg.Limits.Handshakes, Refused: g.refusedQUIC, Memory: quic.Memory{Budget: g.cfg.Memory}})
+	if err != nil {
+		return err
+	}
+	if size, enough := g.quic.ReceiveBuffer(); !enough {
+		g.log.Info().Int("bytes", size).Str("remedy", "sysctl -w net.core.rmem_max=7340032 on the node").Msg("small receive buffer for QUIC: bursts may lose packets")
+	}
+	return nil
+}
+
+// refusedQUIC counts a handshake that failed or was refused, and logs a failed one.
+func (g *Gateway) refusedQUIC(from net.Addr, err error) {
+	reason := "overload"
+	if !errors.Is(err, quic.ErrHandshakes) {
+		reason = g.refusals.Note("outer", "", from, err)
+	}
+	g.metrics.refused.WithLabelValues(reason).Inc()
 }
 
 // acceptQUIC serves tunnels over QUIC until ctx is done. Open connections stay until they are

@@ -72,7 +72,7 @@ func TestUnfinishedHandshakesAreBounded(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 				tr.Dial(ctx, r.listener.Addr(), cfg, nil)
 				cancel()
-				n, _ := r.listener.Handshakes()
+				n := r.listener.Handshakes()
 				mu.Lock()
 				most = max(most, n)
 				mu.Unlock()

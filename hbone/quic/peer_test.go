@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -34,7 +35,8 @@ func TestClientCertificateIsRequired(t *testing.T) {
 	}
 	for name, cfg := range map[string]*tls.Config{"as configured": r.ids.ServerTLS(serverID, nil, "h3"), "careless": careless} {
 		t.Run(name, func(t *testing.T) {
-			l, err := Listen(udp(t), cfg, ListenConfig{})
+			refused := make(chan error, 10)
+			l, err := Listen(udp(t), cfg, ListenConfig{Refused: func(_ net.Addr, err error) { refused <- err }})
 			check(t, err)
 			defer l.Close()
 			accepted := make(chan *hbone.Pipe, 1)
@@ -57,6 +59,14 @@ func TestClientCertificateIsRequired(t *testing.T) {
 			cancel()
 			if p := <-accepted; p != nil {
 				t.Error("a client without a certificate was accepted")
+			}
+			select {
+			case err := <-refused:
+				if !strings.Contains(err.Error(), "certificate") {
+					t.Errorf("refused with %v, want that the certificate is missing", err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Error("the refusal was not reported")
 			}
 		})
 	}

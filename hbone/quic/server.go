@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 )
 
 // ListenConfig holds the limits of a listener. Zero fields take their defaults.
@@ -22,10 +24,13 @@ type ListenConfig struct {
 	// MaxStreams is how many CONNECTs one connection may have open. Default 200.
 	MaxStreams int
 	// MaxHandshakes is how many handshakes may be unfinished; more are refused. From an
-	// eighth of it on, a client must first prove its address (Retry, RFC 9000 §8.1.2).
-	// Default 1024.
+	// eighth of it on, a client must first prove its address (Retry, RFC 9000 §8.1.2), and
+	// one address may not have more than an eighth. Default 1024.
 	MaxHandshakes int
-	Memory        Memory
+	// Refused is called for each handshake that fails or is refused. The error of one that
+	// is refused because too many are unfinished is ErrHandshakes. It may be nil, and must not block.
+	Refused func(from net.Addr, err error)
+	Memory  Memory
 }
 
 // Listener accepts QUIC connections on a UDP socket.
@@ -36,9 +41,9 @@ type Listener struct {
 	l   *quicgo.Listener
 
 	mu         sync.Mutex
-	unfinished int // handshakes
-	refused    uint64
-	open       int // connections, and one while the listener is open
+	unfinished int                  // handshakes
+	by         map[netip.Prefix]int // unfinished handshakes of verified addresses, by admission.AddressKey
+	open       int                  // connections, and one while the listener is open
 }
 
 // headersWithin bounds how long the HEADERS of a request take to arrive.
@@ -47,16 +52,10 @@ const headersWithin = 10 * time.Second
 // Listen accepts connections on pc, which it owns, with tls. A client without a certificate is
 // rejected, even if tls does not require one.
 func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, error) {
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = 200
-	}
-	if cfg.MaxHandshakes == 0 {
-		cfg.MaxHandshakes = 1024
-	}
-	l := &Listener{cfg: cfg, pc: pc, open: 1}
+	l := newListener(pc, cfg)
 	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.began, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
-	if l.l, err = l.t.Listen(tls, config(int64(cfg.MaxStreams))); err != nil {
+	if l.l, err = l.t.Listen(tls, config(int64(l.cfg.MaxStreams))); err != nil {
 		l.t.Close()
 		pc.Close()
 		return nil, fmt.Errorf("hbone: listen for QUIC on %v: %w", pc.LocalAddr(), err)
@@ -64,49 +63,100 @@ func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, er
 	return l, nil
 }
 
+func newListener(pc net.PacketConn, cfg ListenConfig) *Listener {
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 200
+	}
+	if cfg.MaxHandshakes == 0 {
+		cfg.MaxHandshakes = 1024
+	}
+	return &Listener{cfg: cfg, pc: pc, open: 1, by: map[netip.Prefix]int{}}
+}
+
 // handshake is a started one.
 type handshake struct {
-	l    *Listener
-	once sync.Once
+	l        *Listener
+	from     net.Addr
+	verified bool // otherwise the address may be forged
+	once     sync.Once
 }
 
 type handshakeKey struct{}
 
-var errHandshakes = errors.New("hbone: too many unfinished handshakes")
+// ErrHandshakes is why a handshake was refused that would be one too many.
+var ErrHandshakes = errors.New("hbone: too many unfinished handshakes")
 
 // began counts a handshake until it completes or fails.
-func (l *Listener) began(ctx context.Context, _ *quicgo.ClientInfo) (context.Context, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.unfinished >= l.cfg.MaxHandshakes {
-		l.refused++
-		return nil, errHandshakes
+func (l *Listener) began(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
+	h := &handshake{l: l, from: info.RemoteAddr, verified: info.AddrVerified}
+	if !l.enter(h) {
+		l.refused(h.from, ErrHandshakes)
+		return nil, ErrHandshakes
 	}
-	l.unfinished++
-	h := &handshake{l: l}
-	context.AfterFunc(ctx, h.finish)
+	context.AfterFunc(ctx, func() { h.finish(context.Cause(ctx)) })
 	return context.WithValue(ctx, handshakeKey{}, h), nil
 }
 
-func (h *handshake) finish() {
-	h.once.Do(func() {
-		h.l.mu.Lock()
-		h.l.unfinished--
-		h.l.mu.Unlock()
-	})
+func (l *Listener) enter(h *handshake) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unfinished >= l.cfg.MaxHandshakes || h.verified && l.by[h.key()] >= l.share() {
+		return false
+	}
+	l.unfinished++
+	if h.verified {
+		l.by[h.key()]++
+	}
+	return true
 }
+
+// share is how many handshakes may be unfinished before a client must prove its address, and how many
+// one address may have then.
+func (l *Listener) share() int { return max(1, l.cfg.MaxHandshakes/8) }
 
 func (l *Listener) crowded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unfinished >= l.cfg.MaxHandshakes/8
+	return l.unfinished >= l.share()
 }
 
-// Handshakes returns how many handshakes are unfinished, and how many were refused.
-func (l *Listener) Handshakes() (unfinished int, refused uint64) {
+func (l *Listener) refused(from net.Addr, err error) {
+	if l.cfg.Refused != nil {
+		l.cfg.Refused(from, err)
+	}
+}
+
+func (h *handshake) key() netip.Prefix {
+	a, ok := h.from.(*net.UDPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	return admission.AddressKey(a.AddrPort().Addr())
+}
+
+// finish is called when the handshake has completed (nil) or failed. The first call counts.
+func (h *handshake) finish(err error) {
+	h.once.Do(func() {
+		l, key := h.l, h.key()
+		l.mu.Lock()
+		l.unfinished--
+		if h.verified {
+			if l.by[key]--; l.by[key] == 0 {
+				delete(l.by, key)
+			}
+		}
+		l.mu.Unlock()
+		if err != nil {
+			l.refused(h.from, withAlert(err))
+		}
+	})
+}
+
+// Handshakes returns how many handshakes are unfinished.
+func (l *Listener) Handshakes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unfinished, l.refused
+	return l.unfinished
 }
 
 // Addr is the address of the socket.
@@ -120,7 +170,7 @@ func (l *Listener) Accept(ctx context.Context) (*hbone.Pipe, error) {
 			return nil, err
 		}
 		if h, ok := q.Context().Value(handshakeKey{}).(*handshake); ok {
-			h.finish()
+			h.finish(nil)
 		}
 		if outer, err := l.serve(q); err == nil {
 			return outer, nil
@@ -133,6 +183,7 @@ var errNoCertificate = errors.New("hbone: client has shown no certificate")
 func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 	if len(q.ConnectionState().TLS.PeerCertificates) == 0 {
 		q.CloseWithError(codeGeneralProtocol, "a client certificate is required")
+		l.refused(q.RemoteAddr(), errNoCertificate)
 		return nil, errNoCertificate
 	}
 	outer, inner := newPipe(q)
