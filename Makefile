@@ -101,6 +101,7 @@ test-race:
 
 test-debug:
 	$(GO) test -tags isthmus_debug -timeout 15m ./hbone/...
+	HBONE_TRANSPORT=quic $(GO) test -count 1 -tags isthmus_debug -timeout 15m ./hbone
 
 test-large:
 	$(GO) test -vet=off -timeout 15m $(addprefix ./,$(ALONE)) ./internal/overload ./discovery ./discovery/file
