@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -16,9 +15,6 @@ import (
 func (g *Gateway) listenQUIC() error {
 	if !g.cfg.Lines.ServesQUIC() {
 		return nil
-	}
-	if g.cfg.ReusePort {
-		return errors.New("lines.transport: QUIC connections cannot be handed over to another process: use tcp, or turn reusePort off")
 	}
 	at := g.listener.Addr().(*net.TCPAddr)
 	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone})
