@@ -492,3 +492,13 @@ func TestListenersThatNoScopeWatchesAreAWarning(t *testing.T) {
 		t.Errorf("by the environment: %v, warnings %q; want one", err, warnings)
 	}
 }
+
+func TestTransportOfUnknownNetworkIsWarned(t *testing.T) {
+	_, warnings, err := load(t, smallest+"lines: {transports: {wset: auto, west: quic}}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `node.yaml:5: lines.transports: "wset" is not a network of mesh.yaml: did you mean "west"?`; len(warnings) != 1 || warnings[0] != want {
+		t.Errorf("warnings %q, want %q", warnings, want)
+	}
+}

@@ -23,7 +23,7 @@ type transports struct {
 	log zerolog.Logger
 	// probe does a QUIC handshake with a gateway of a network, as source would.
 	probe func(ctx context.Context, network string, source origin) error
-	// moved is called when a network's transport has changed, but for a doubt.
+	// moved is called when new sessions use QUIC again, and when they no longer do, but for a doubt.
 	moved func(network string, quic bool)
 
 	wake chan struct{} // capacity 1: a probe may be due
@@ -97,13 +97,13 @@ func (t *transports) input(network string, f func(s *selector, now time.Time)) {
 	now := time.Now()
 	quic, transport := x.quic, x.transport()
 	f(&x.selector, now)
-	changed, after, reason := x.quic != quic, x.transport(), x.reason(now)
+	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
 	t.mu.Unlock()
 	if after != transport {
 		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
 	}
-	if changed {
-		t.moved(network, !quic)
+	if left || after != transport && after == lines.QUIC {
+		t.moved(network, !left)
 	}
 	select {
 	case t.wake <- struct{}{}:
@@ -284,15 +284,21 @@ func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]tcp.Info {
 // errMoved is the cause of CONNECTs that are repeated because their session uses UDP, which has failed.
 var errMoved = errors.New("QUIC is no longer used to this network")
 
-// moveKept takes the kept sessions with pods of a network out of use that run on the other transport. Their connections
-// stay, and new ones open sessions on this one. After a failure of UDP, CONNECTs without a response are repeated.
-func (p *Proxy) moveKept(network string, quic bool) {
+// move takes sessions out of use that run on the other transport: kept ones with pods of a network, and those that were to
+// use QUIC and fell back to TCP. Their connections stay, and new ones open sessions on this transport. After a failure of UDP,
+// CONNECTs without a response are repeated.
+func (p *Proxy) move(network string, quic bool) {
 	stale := map[pool.Key]bool{}
 	var old []*hbone.Session
 	for key, s := range p.pool.Sessions() {
-		if overTCP := s.Base().Conn() != nil; key.Through == keptThrough && networkOf(key) == network && overTCP == quic {
+		overTCP := s.Base().Conn() != nil
+		switch {
+		case networkOf(key) != network || overTCP != quic:
+		case key.Through == keptThrough:
 			stale[key] = true
 			old = append(old, s)
+		case quic && strings.HasPrefix(key.Address, overQUIC):
+			stale[key] = true
 		}
 	}
 	p.pool.Retire(func(k pool.Key) bool { return stale[k] })

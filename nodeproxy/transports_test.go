@@ -96,7 +96,7 @@ func newAutoPair(t *testing.T) *autoPair {
 	var calls atomic.Uint64
 	nodeproxy.MeasureLines(t, 100*time.Millisecond, func() tcp.Info {
 		n := calls.Add(1)
-		return tcp.Info{Congestion: "bbr", RTT: time.Second, Segments: 1000 * n, Retransmitted: 10 * n}
+		return tcp.Info{Congestion: "bbr", RTT: 400 * time.Millisecond, Segments: 1000 * n, Retransmitted: 10 * n}
 	})
 	a.EachNode = func(c *nodeproxy.Config) { c.Lines.Transports = map[string]string{"west": lines.Auto} }
 	for _, pod := range a.pods {
@@ -166,6 +166,31 @@ func TestAutoStaysOnTCPWhileUDPIsBlocked(t *testing.T) {
 	t.Logf("slowest %v", flow.Slowest())
 }
 
+// A session that is to use QUIC, and gets no answer, is open over TCP in the same dial.
+func TestAutoDialFallsBackToTCP(t *testing.T) {
+	a := newAutoPair(t)
+	other := a.Pod("east", "east-1", "other-1")
+	listen := other.Outbound(hello)
+	a.start(t, lines.Auto)
+	a.Start()
+	flow := meshtest.Flow(t, a.listen.hello, 2)
+	a.awaitTransport(t, lines.QUIC, "")
+	flow.Stop()
+	a.udp.blocked.Store(true)
+	began := time.Now()
+	if _, err := meshtest.Hello(listen); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	t.Logf("the first connection took %v", took)
+	if took < 300*time.Millisecond || took > 2*time.Second {
+		t.Errorf("the first connection took %v; want the pause before TCP is tried, and little more", took)
+	}
+	a.awaitTransport(t, lines.TCP, "")
+	a.udp.blocked.Store(false)
+	a.client().Stop(t)
+}
+
 func TestAutoStaysOnTCPWithoutQUICAtGateway(t *testing.T) {
 	a := newAutoPair(t)
 	a.start(t, lines.TCP)
@@ -203,7 +228,7 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	if !strings.Contains(body, `"transport":"quic"`) && !strings.Contains(body, `"transport": "quic"`) {
 		t.Errorf("explain has no transport: %s", body)
 	}
-	flow.AwaitMore(t, 100)
+	<-time.After(1500 * time.Millisecond) // a PING has measured the round trip then, of which four are silence
 	before := a.udp.carried.Load()
 	flow.AwaitMore(t, 100)
 	if n := a.udp.carried.Load() - before; n < 100 {
@@ -229,6 +254,9 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	}
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 0 {
 		t.Errorf("isthmus_line_transport of quic is %v after the failure", n)
+	}
+	if out := client.Log.Find("outlier changed", "scope", "gateway"); len(out) > 0 {
+		t.Errorf("the gateway was ejected: %v", out[0])
 	}
 	a.udp.blocked.Store(false) // so that open sessions close
 	client.Stop(t)
