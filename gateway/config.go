@@ -184,6 +184,9 @@ func (c Config) Validate() (warnings []string, err error) {
 	var v strictyaml.Check
 	v.Required("name", c.Name, "give the gateway's name in the discovery file")
 	v.Required("network", c.Network, "give the network that this gateway serves")
+	if c.ReusePort && c.Lines.ServesQUIC() {
+		v.Fail("reusePort", "true: a second process cannot take over QUIC connections: set it to false, or lines.transport (%s) and lines.transports to tcp", c.Lines.Transport)
+	}
 	_, err = c.nodeAccount()
 	v.Join(err)
 	_, err = c.controllerAccount()

@@ -76,6 +76,9 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 		{"admin for everybody", smallest + "admin: {address: 0.0.0.0:15000}\n", []string{"admin.address", "0.0.0.0:15000", "127"}},
 		{"admin address empty", smallest + "admin: {address: \"\"}\n", []string{"gateway.yaml:6", "admin.address", "is empty", "leave the key out"}},
 		{"a Service of QUIC alone", smallest + "address: {quicService: a/b}\n", []string{"gateway.yaml:6", "address.quicService", "address.service is empty"}},
+		{"QUIC with reusePort", smallest + "reusePort: true\nlines: {transport: auto}\n", []string{"gateway.yaml:6", "reusePort", "true", "lines.transport (auto)", "tcp"}},
+		{"QUIC of one network with reusePort", smallest + "reusePort: true\nlines: {transports: {east: quic}}\n", []string{"gateway.yaml:6", "reusePort", "lines.transports", "tcp"}},
+		{"bad transport of a network", smallest + "lines: {transports: {east: udp}}\n", []string{"gateway.yaml:6", "lines.transports", "east", `"udp"`, "quic"}},
 		{"bad listen", smallest + "listen: somewhere\n", []string{"gateway.yaml:6", "listen", "somewhere"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

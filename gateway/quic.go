@@ -17,9 +17,6 @@ func (g *Gateway) listenQUIC() error {
 	if !g.cfg.Lines.ServesQUIC() {
 		return nil
 	}
-	if g.cfg.ReusePort {
-		return errors.New("lines.transport: QUIC connections cannot be handed over to another process: use tcp, or turn reusePort off")
-	}
 	at := g.listener.Addr().(*net.TCPAddr)
 	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: at.Zone})
 	if err != nil {

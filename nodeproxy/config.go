@@ -250,6 +250,9 @@ func (c Config) Validate() (warnings []string, err error) {
 	}
 	c.Timeouts.check(&v)
 	c.Lines.Check(&v)
+	if t := c.Lines.Transports[c.Network]; t != "" {
+		v.Fail("lines.transports", "%s: %s: is the network of this node, not another one: remove it", c.Network, t)
+	}
 	c.Limits.Check(&v, "limits")
 	v.Join(c.Admin.Validate())
 	v.Join(c.Diagnose.Validate())

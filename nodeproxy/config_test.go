@@ -81,6 +81,7 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 		{"negative attempts", smallest + "retry: {attempts: -1}\n", []string{"retry.attempts", "-1", "0 and 100"}},
 		{"negative budget", smallest + "retry: {budgetRatio: -0.5}\n", []string{"retry", "-0.5", "negative"}},
 		{"app timeout over connect", smallest + "timeouts: {app: 9s}\n", []string{"timeouts.app", "9s", "timeouts.connect", "5s"}},
+		{"transport of the own network", smallest + "lines: {transports: {east: quic}}\n", []string{"node.yaml:5", "lines.transports", "east", "remove"}},
 		{"zero timeout", smallest + "timeouts: {handshake: 0s}\n", []string{"timeouts.handshake", "0s", "positive"}},
 		{"outbound without listen", smallest + "outbound: [{workload: a, to: \"b:80\"}]\n", []string{"outbound[0]", "listen"}},
 		{"outbound to nowhere", smallest + "outbound: [{workload: a, listen: 127.0.0.1:80, to: b}]\n", []string{"outbound[0].to", `"b"`, "host:port"}},
@@ -489,5 +490,15 @@ func TestListenersThatNoScopeWatchesAreAWarning(t *testing.T) {
 	t.Setenv("ISTHMUS_OUTLIER_LISTENERS", "true")
 	if _, warnings, err := load(t, smallest+"outlierDetection: {scope: none}\n"); err != nil || len(warnings) != 1 {
 		t.Errorf("by the environment: %v, warnings %q; want one", err, warnings)
+	}
+}
+
+func TestTransportOfUnknownNetworkIsWarned(t *testing.T) {
+	_, warnings, err := load(t, smallest+"lines: {transports: {wset: auto, west: quic}}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `node.yaml:5: lines.transports: "wset" is not a network of mesh.yaml: did you mean "west"?`; len(warnings) != 1 || warnings[0] != want {
+		t.Errorf("warnings %q, want %q", warnings, want)
 	}
 }

@@ -49,6 +49,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.paths.retain(func(key string) bool { return picker.Gateway(snap, key) != nil })
 	p.podProbes.Retain(func(x probedPod) bool { return podToAsk(snap, p.cfg.Network, x.endpoint) != nil })
 	p.replicas.retain(snap)
+	p.transports.retain(snap)
 	p.witness.forget()
 	p.witness.askOwed()
 	p.pin(snap)
@@ -126,7 +127,7 @@ func stale(snap *mesh.Snapshot, k pool.Key) bool {
 	}
 	if name, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
 		g := picker.Gateway(snap, name)
-		return g == nil || g.Address.String() != k.Address
+		return g == nil || g.Address.String() != strings.TrimPrefix(k.Address, overQUIC)
 	}
 	w := snap.Workload(k.UID)
 	if w == nil {

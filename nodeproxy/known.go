@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -55,7 +56,7 @@ func (c Config) checkNames() (left, vain, err error) {
 	if c.Capture.On() {
 		vain = errors.Join(c.overlaps(snap), c.capturesNobody(snap))
 	}
-	vain = errors.Join(c.mistypedTargets(snap), vain)
+	vain = errors.Join(c.mistypedTargets(snap), vain, c.strangeTransports(snap))
 	return left, vain, c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
 }
 
@@ -195,4 +196,15 @@ func hostnames(snap *mesh.Snapshot) (names []string) {
 		names = append(append(names, s.Hostname), s.Aliases...)
 	}
 	return names
+}
+
+// strangeTransports names the networks in lines.transports that neither discovery nor a link can list.
+func (c Config) strangeTransports(snap *mesh.Snapshot) error {
+	var v strictyaml.Check
+	for _, network := range slices.Sorted(maps.Keys(c.Lines.Transports)) {
+		if c.Federation.Networks == "" && network != c.Network && !snap.HasNetwork(network) {
+			v.Fail("lines.transports", "%q is not a network of %s: %s", network, c.Discovery.File, strictyaml.Suggest(network, snap.AllNetworks()))
+		}
+	}
+	return v.Err()
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
@@ -92,6 +93,7 @@ type Proxy struct {
 	dialHop    dialTCP // to pods and gateways
 	bulk       bulkHistory
 	line       *line // of connections to gateways; nil: they are set up as others
+	transports *transports
 	// started is told of each client session; nil outside tests.
 	started func(*hbone.Session)
 
@@ -232,12 +234,18 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.pods.Register(p.registry)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle, Silent: func(k pool.Key) {
-		if key, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
+		key, ok := strings.CutPrefix(k.UID, gatewayUID)
+		switch {
+		case ok && strings.HasPrefix(k.Address, overQUIC):
+			p.transports.suspect(networkOf(k))
+		case ok:
 			p.paths.silent(key)
 		}
 	}})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.paths = newPaths(p.data, p.checkPath)
+	p.transports = newTransports(log)
+	p.transports.probe, p.transports.moved = p.probeUDP, p.move
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	p.view.works = p.gatewayProbes.Restart
@@ -377,10 +385,15 @@ func (p *Proxy) probeGateway(key string) {
 			return errUndeclared
 		}
 		started = time.Now()
-		s, err := p.gatewayDialer(origin{id: p.self}, g, nil)(ctx)
+		over := lines.TCP
+		if p.cfg.Lines.TransportTo(g.Network) == lines.QUIC {
+			over = lines.QUIC
+		}
+		dial := p.gatewayDialer(origin{id: p.self}, g, over, nil)
+		s, err := dial(ctx)
 		for range len(replicasOf(p.store.Current(), g)) - 1 { // each has its turn
 			if isElsewhere(err) && ctx.Err() == nil {
-				s, err = p.gatewayDialer(origin{id: p.self}, g, nil)(ctx)
+				s, err = dial(ctx)
 			}
 		}
 		if err != nil {

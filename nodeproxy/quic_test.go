@@ -79,12 +79,24 @@ func TestQUICAddressIsDialled(t *testing.T) {
 	}
 }
 
-func TestRollingRestartByQUIC(t *testing.T) {
-	p := quicPair(t, 2)
+func TestRollingRestartByQUIC(t *testing.T) { rollingRestart(t, quicPair(t, 2), func() {}) }
+
+func TestRollingRestartByAuto(t *testing.T) {
+	a := newAutoPair(t)
+	a.EachGateway = func(c *gateway.Config) {
+		c.Lines.Transport = lines.Auto
+		c.Timeouts.LameDuck = 500 * time.Millisecond
+	}
+	rollingRestart(t, a.pair, func() { a.awaitTransport(t, lines.QUIC, "") })
+}
+
+// rollingRestart restarts two gateways under traffic, after ready has returned. No connection fails.
+func rollingRestart(t *testing.T, p *pair, ready func()) {
 	p.Gateway("west", "gw-2")
 	p.Start()
 	flow := meshtest.Flow(t, p.listen.hello, 6)
 	flow.AwaitMore(t, 60)
+	ready()
 	for _, name := range []string{"gw-1", "gw-2"} {
 		p.Process("gateway west/" + name).Stop(t)
 		flow.AwaitMore(t, 60)

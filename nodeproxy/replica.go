@@ -141,11 +141,11 @@ func apart(gateways []*mesh.Gateway) []*mesh.Gateway {
 	return out
 }
 
-// gatewayDialer returns the function that opens a session with g as source. If another replica
-// answers, its session is passed to keep, which reports whether it takes the session.
-func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) func(context.Context) (*hbone.Session, error) {
+// gatewayDialer returns the function that opens a session with g as source, over a transport. If
+// another replica answers, its session is passed to keep, which reports whether it takes the session.
+func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, over string, keep func(*mesh.Gateway, *hbone.Session) bool) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
-		s, err := p.dialGateway(ctx, source, g, keep)
+		s, err := p.dialGateway(ctx, source, g, over, keep)
 		var wrong *identity.PeerError
 		if errors.As(err, &wrong) {
 			err = &misnamedGateway{err, p.renamed(g, wrong)}
@@ -154,11 +154,28 @@ func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, keep func(*mesh.Ga
 	}
 }
 
-func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
+// way has the addresses of one attempt to dial a gateway.
+type way struct{ tcp, quic netip.AddrPort }
+
+// waysTo returns the ways to dial g, at least one. With fewer addresses of one transport these repeat.
+func waysTo(g *mesh.Gateway) []way {
+	tcp, quic := g.Dialled(false), g.Dialled(true)
+	out := make([]way, max(len(tcp), len(quic)))
+	for i := range out {
+		out[i] = way{tcp[i%len(tcp)], quic[i%len(quic)]}
+	}
+	return out
+}
+
+func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway, over string, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
 	all := replicasOf(p.store.Current(), g)
-	to := g.Dialled(p.cfg.Lines.DialsQUIC())
+	to := waysTo(g)
 	if len(all) == 1 && len(to) == 1 {
-		return p.dialer(hopOuter, source, []spiffeid.ID{g.Identity}, to[0])(ctx)
+		t, expires, err := p.dialOuter(ctx, over, g.Network, source, []spiffeid.ID{g.Identity}, to[0], "h2")
+		if err != nil {
+			return nil, err
+		}
+		return p.startOuter(t, g.Network, source, expires)
 	}
 	names := make([]string, len(all))
 	for i, x := range all {
@@ -170,7 +187,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 		expires time.Time
 	}
 	o, err := firstOf(ctx, max(dialsAtFailure, len(to)), func(ctx context.Context, i int) (open, error) {
-		t, expires, err := p.dialTLS(ctx, hopOuter, source, []spiffeid.ID{g.Identity}, to[(turn+i)%len(to)], hbone.ClientProtocols(names...)...)
+		t, expires, err := p.dialOuter(ctx, over, g.Network, source, []spiffeid.ID{g.Identity}, to[(turn+i)%len(to)], hbone.ClientProtocols(names...)...)
 		return open{t, expires}, err
 	}, anotherWay(len(to)), func(o open) { o.t.Close() })
 	if err != nil {
@@ -200,7 +217,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 		o.t.Close()
 		return nil, e
 	}
-	s, err := p.startSession(o.t, source.id, o.expires)
+	s, err := p.startOuter(o.t, g.Network, source, o.expires)
 	switch {
 	case err != nil:
 		return nil, err
@@ -218,10 +235,10 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 	return nil, e
 }
 
-// adopt offers a session that was dialed for another replica to those of g, for bulk or for others.
-func (p *Proxy) adopt(source origin, bulk bool) func(*mesh.Gateway, *hbone.Session) bool {
+// adopt offers a session that was dialed for another replica over a transport to those of g, for bulk or for others.
+func (p *Proxy) adopt(source origin, over string, bulk bool) func(*mesh.Gateway, *hbone.Session) bool {
 	return func(g *mesh.Gateway, s *hbone.Session) bool {
-		key := p.gatewayKey(source, g)
+		key := p.gatewayKey(source, g, over)
 		key.Bulk = bulk
 		return p.pool.Adopt(key, s)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
@@ -43,6 +44,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background.Go(func() error { p.load.Run(bctx); return nil })
 	background.Go(func() error { p.cfg.Memory.Run(bctx); return nil })
 	background.Go(func() error { p.towards.Run(bctx); return nil })
+	if p.cfg.Lines.Has(lines.Auto) {
+		background.Go(func() error { p.transports.run(bctx, p.gatewaySessions); return nil })
+	}
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })
 	background.Go(func() error { return server.RunOperations(bctx, p.operations) })

@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
-	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
@@ -268,9 +268,11 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	} else if len(v.avoid) > 0 {
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
-	key := p.gatewayKey(from, gw)
-	key.Bulk = v.bulk && v.session.ID == 0
-	dial := p.gatewayDialer(from, gw, p.adopt(from, key.Bulk))
+	bulk := v.bulk && v.session.ID == 0
+	over := p.transportTo(gw.Network, from, bulk)
+	key := p.gatewayKey(from, gw, over)
+	key.Bulk = bulk
+	dial := p.gatewayDialer(from, gw, over, p.adopt(from, over, bulk))
 	open := func(s *hbone.Session) error {
 		started := time.Now()
 		outer, err := s.Start(req)
@@ -385,26 +387,11 @@ func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr net
 	}
 }
 
-// dialTLS dials addr and does the TLS handshake. expiry is when the local certificate expires.
+// dialTLS dials addr by TCP and does the TLS handshake. expiry is when the local certificate expires.
 func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, err error) {
-	overQUIC := hop == hopOuter && p.cfg.Lines.DialsQUIC()
-	if overQUIC {
-		protocols = quic.Protocols(protocols)
-	}
 	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, protocols...)
 	if err != nil {
 		return nil, expiry, err
-	}
-	if hop == hopOuter {
-		defer func() {
-			if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-				p.names.Unreachable(addr.Addr())
-			}
-		}()
-	}
-	if overQUIC {
-		t, err = p.dialQUIC(ctx, source, addr, cfg)
-		return t, expiry, err
 	}
 	conn, err := p.dialerOf(source, hop)(ctx, addr, p.cfg.Timeouts.Dial)
 	if err != nil {
@@ -424,9 +411,13 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 // gatewayUID prefixes a gateway's key where a pool key needs a workload UID.
 const gatewayUID = "gateway/"
 
-// gatewayKey returns the pool key of sessions that source opens to g.
-func (p *Proxy) gatewayKey(source origin, g *mesh.Gateway) pool.Key {
-	return p.poolKey(source, []spiffeid.ID{g.Identity}, g.Address.String(), gatewayUID+picker.GatewayKey(g))
+// gatewayKey returns the pool key of sessions that source opens to g over a transport.
+func (p *Proxy) gatewayKey(source origin, g *mesh.Gateway, over string) pool.Key {
+	address := g.Address.String()
+	if over != lines.TCP {
+		address = overQUIC + address
+	}
+	return p.poolKey(source, []spiffeid.ID{g.Identity}, address, gatewayUID+picker.GatewayKey(g))
 }
 
 func (p *Proxy) poolKey(source origin, expect []spiffeid.ID, addr, uid string) pool.Key {

@@ -3,7 +3,10 @@
 package lines
 
 import (
+	"cmp"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,11 +19,12 @@ import (
 
 // Config is the section lines.
 type Config struct {
-	Transport         string        `yaml:"transport" default:"tcp" doc:"transport of tunnels between node proxies and gateways of other networks: tcp; quic, where a gateway serves both and a node proxy dials by QUIC (HTTP/3 over UDP, on the same port number); auto, where a gateway serves both and a node proxy dials by TCP" env:"ISTHMUS_LINES_TRANSPORT"`
-	CongestionControl string        `yaml:"congestionControl" default:"bbr" doc:"congestion control algorithm of TCP connections between networks, such as bbr or cubic. Where the kernel does not offer it to this process, the host's own is used, and the log names the sysctl that offers it. host: always the host's own" env:"ISTHMUS_LINES_CONGESTION_CONTROL"`
-	UnsentBytes       int           `yaml:"unsentBytes" default:"131072" doc:"how many bytes of a connection between networks the kernel may hold unsent (TCP_NOTSENT_LOWAT): small messages wait behind no more than that. 0: no bound" env:"ISTHMUS_LINES_UNSENT_BYTES"`
-	UserTimeout       time.Duration `yaml:"userTimeout" default:"30s" doc:"how long sent data of a connection between networks may stay unacknowledged until the kernel ends the connection (TCP_USER_TIMEOUT). The default is when a session whose PING is not answered ends at the latest. 0: the kernel's own, about 15 minutes" env:"ISTHMUS_LINES_USER_TIMEOUT"`
-	MaxSegment        int           `yaml:"maxSegment" doc:"largest TCP payload of a packet between networks, in bytes (TCP_MAXSEG), in both directions: for paths that drop large packets and send no ICMP error. 0: by the MTU of the path" env:"ISTHMUS_LINES_MAX_SEGMENT"`
+	Transport         string            `yaml:"transport" default:"tcp" doc:"transport of tunnels between node proxies and gateways of other networks: tcp; quic (HTTP/3 over UDP, on the same port number); auto. A gateway with quic or auto serves both. A node proxy with quic opens sessions for small messages over QUIC alone, and with auto while TCP loses packets and UDP passes. Sessions for bulk always use TCP" env:"ISTHMUS_LINES_TRANSPORT"`
+	Transports        map[string]string `yaml:"transports" doc:"transport by name of the other network, for those that need another than lines.transport, such as west: auto. A gateway serves QUIC if any of them is quic or auto"`
+	CongestionControl string            `yaml:"congestionControl" default:"bbr" doc:"congestion control algorithm of TCP connections between networks, such as bbr or cubic. Where the kernel does not offer it to this process, the host's own is used, and the log names the sysctl that offers it. host: always the host's own" env:"ISTHMUS_LINES_CONGESTION_CONTROL"`
+	UnsentBytes       int               `yaml:"unsentBytes" default:"131072" doc:"how many bytes of a connection between networks the kernel may hold unsent (TCP_NOTSENT_LOWAT): small messages wait behind no more than that. 0: no bound" env:"ISTHMUS_LINES_UNSENT_BYTES"`
+	UserTimeout       time.Duration     `yaml:"userTimeout" default:"30s" doc:"how long sent data of a connection between networks may stay unacknowledged until the kernel ends the connection (TCP_USER_TIMEOUT). The default is when a session whose PING is not answered ends at the latest. 0: the kernel's own, about 15 minutes" env:"ISTHMUS_LINES_USER_TIMEOUT"`
+	MaxSegment        int               `yaml:"maxSegment" doc:"largest TCP payload of a packet between networks, in bytes (TCP_MAXSEG), in both directions: for paths that drop large packets and send no ICMP error. 0: by the MTU of the path" env:"ISTHMUS_LINES_MAX_SEGMENT"`
 }
 
 // Values of lines.transport.
@@ -30,11 +34,26 @@ const (
 	Auto = "auto"
 )
 
-// ServesQUIC reports whether a gateway serves QUIC beside TCP.
-func (c Config) ServesQUIC() bool { return c.Transport == QUIC || c.Transport == Auto }
+// TransportTo returns the transport for tunnels to another network.
+func (c Config) TransportTo(network string) string {
+	return cmp.Or(c.Transports[network], c.Transport, TCP)
+}
 
-// DialsQUIC reports whether a node proxy dials gateways of other networks by QUIC.
-func (c Config) DialsQUIC() bool { return c.Transport == QUIC }
+// Has reports whether any network has one of the transports.
+func (c Config) Has(transports ...string) bool {
+	if slices.Contains(transports, c.Transport) {
+		return true
+	}
+	for _, t := range c.Transports {
+		if slices.Contains(transports, t) {
+			return true
+		}
+	}
+	return false
+}
+
+// ServesQUIC reports whether a gateway serves QUIC beside TCP.
+func (c Config) ServesQUIC() bool { return c.Has(QUIC, Auto) }
 
 // Host is the CongestionControl that leaves the host's own.
 const Host = "host"
@@ -52,10 +71,14 @@ func DefaultConfig() Config {
 
 // Check names each field that cannot be, its value and the remedy.
 func (c Config) Check(v *strictyaml.Check) {
-	switch c.Transport {
-	case TCP, QUIC, Auto, "":
-	default:
+	transports := []string{TCP, QUIC, Auto}
+	if c.Transport != "" && !slices.Contains(transports, c.Transport) {
 		v.Fail("lines.transport", "%.40q is unknown: use %s, %s or %s", c.Transport, TCP, QUIC, Auto)
+	}
+	for _, network := range slices.Sorted(maps.Keys(c.Transports)) {
+		if t := c.Transports[network]; !slices.Contains(transports, t) {
+			v.Fail("lines.transports", "%s: %.40q is unknown: use %s, %s or %s", network, t, TCP, QUIC, Auto)
+		}
 	}
 	const most = 16 // TCP_CA_NAME_MAX, with its final zero
 	if n := c.CongestionControl; n == "" || len(n) >= most || strings.ContainsFunc(n, func(r rune) bool { return r <= ' ' || r > '~' }) {

@@ -32,6 +32,10 @@ func TestCheckNamesFieldValueAndRemedy(t *testing.T) {
 		{func(c *Config) { c.CongestionControl = "" }, `lines.congestionControl: "": want the name of an algorithm, such as bbr, or host`},
 		{func(c *Config) { c.CongestionControl = "a name with spaces" }, `lines.congestionControl: "a name with spaces"`},
 		{func(c *Config) { c.CongestionControl = "sixteen-and-more" }, `lines.congestionControl: "sixteen-and-more"`},
+		{func(c *Config) { c.Transports = map[string]string{"west": Auto, "north": TCP} }, ""},
+		{func(c *Config) { c.Transport = "udp" }, `lines.transport: "udp" is unknown: use tcp, quic or auto`},
+		{func(c *Config) { c.Transports = map[string]string{"west": "h3"} }, `lines.transports: west: "h3" is unknown: use tcp, quic or auto`},
+		{func(c *Config) { c.Transports = map[string]string{"west": ""} }, `lines.transports: west: "" is unknown`},
 		{func(c *Config) { c.UnsentBytes = -1 }, "lines.unsentBytes: -1: want 0 to"},
 		{func(c *Config) { c.UserTimeout = time.Millisecond }, "lines.userTimeout: 1ms: want 0, or 1s to 24h"},
 		{func(c *Config) { c.UserTimeout = -time.Second }, "lines.userTimeout: -1s: want 0, or 1s to 24h"},
@@ -45,6 +49,21 @@ func TestCheckNamesFieldValueAndRemedy(t *testing.T) {
 		if got := fmt.Sprint(v.Err()); (v.Err() == nil) != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%+v: %v, want %q", config, v.Err(), c.want)
 		}
+	}
+}
+
+func TestTransportByNetwork(t *testing.T) {
+	c := DefaultConfig()
+	if c.ServesQUIC() || c.TransportTo("west") != TCP || (Config{}).TransportTo("west") != TCP {
+		t.Error("the default is not TCP")
+	}
+	c.Transports = map[string]string{"west": Auto}
+	if !c.ServesQUIC() || c.TransportTo("west") != Auto || c.TransportTo("north") != TCP {
+		t.Error("lines.transports is not used for its network alone")
+	}
+	c = Config{Transport: QUIC, Transports: map[string]string{"west": TCP}}
+	if !c.ServesQUIC() || c.TransportTo("west") != TCP || c.TransportTo("north") != QUIC {
+		t.Error("lines.transport is not used for other networks")
 	}
 }
 

@@ -202,7 +202,9 @@ federation:
 
 {{/* whether gateways serve QUIC: "true" or nothing */}}
 {{- define "isthmus.servesQUIC" -}}
-{{- if has (dig "lines" "transport" "tcp" .Values.gateway.config) (list "quic" "auto") }}true{{ end }}
+{{- $lines := .Values.gateway.config.lines | default dict }}
+{{- $all := append (values ($lines.transports | default dict)) $lines.transport }}
+{{- if or (has "quic" $all) (has "auto" $all) }}true{{ end }}
 {{- end }}
 
 {{/* A client-side apply merges ports by their number alone, and would have a live object lose TCP for UDP. Two objects pass:

@@ -1,0 +1,237 @@
+package nodeproxy
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/lines"
+)
+
+// selector chooses the transport of new sessions for small messages with the gateways of one network, with
+// lines.transport: auto. It starts with TCP, uses QUIC while TCP loses packets and UDP passes, and returns to TCP for
+// udpPause when QUIC fails. Times are arguments. The zero value is ready. Not safe for concurrent use.
+type selector struct {
+	quic    bool      // QUIC is in use
+	changed time.Time // when quic last changed; zero: never
+
+	line  lineFigures
+	lossy time.Time // when TCP last lost packets at a rate that keeps QUIC in use
+
+	failed time.Time // when UDP last failed; zero: never
+	cause  string    // of that
+	probed time.Time // start of the last probe, or end of the last QUIC handshake
+	slow   int       // consecutive slow QUIC handshakes
+
+	// While in doubt new sessions use TCP, until the result of a probe. zero: no doubt.
+	doubt  time.Time
+	doubts int       // since first
+	first  time.Time // doubt of the last udpPause
+}
+
+const (
+	// A lost packet of TCP delays the messages of all streams by a round trip or two. Below quicRTT that is no gain worth
+	// the CPU of QUIC, which is several times that of TCP per byte (docs/lines.md).
+	quicRTT = 5 * time.Millisecond
+	// quicLossBBR is the share of lost segments from which QUIC is used beside bbr, quicLoss that for other algorithms,
+	// which also slow down at each loss. A quarter of it keeps QUIC in use.
+	quicLossBBR = 0.001
+	quicLoss    = 0.0001
+	// lossEvidence is how many lost segments are needed to start with QUIC, clearEvidence how many segments to end it.
+	lossEvidence  = 3
+	clearEvidence = 2000
+	// lineHalfLife is when a sample of the line counts half.
+	lineHalfLife = 5 * time.Minute
+	// lineUnknown ends the use of QUIC if TCP has lost nothing that long. There may be too little TCP traffic to tell.
+	lineUnknown = time.Hour
+
+	// udpPause is the least time on TCP after a failure of UDP, and between other changes.
+	udpPause = 10 * time.Minute
+	// maxDoubts is how many doubts in udpPause are a failure.
+	maxDoubts = 3
+	// maxSlow is how many consecutive slow handshakes are a failure: UDP is throttled.
+	maxSlow = 3
+	// probeEvery is the pause between probes while QUIC is in use. probeSoon is that after a slow one, and before QUIC is
+	// in use.
+	probeEvery = time.Minute
+	probeSoon  = 10 * time.Second
+)
+
+// lineSample is what the kernel measured on TCP connections to a network since the last sample.
+type lineSample struct {
+	rtt            time.Duration // mean; zero: no connection is open
+	segments, lost uint64
+	bbr            bool // all connections use bbr
+}
+
+// lineFigures adds samples up. Older ones count less.
+type lineFigures struct {
+	at             time.Time
+	segments, lost float64
+	rtt            time.Duration
+	bbr            bool
+}
+
+func (f *lineFigures) add(now time.Time, s lineSample) {
+	if !f.at.IsZero() {
+		left := math.Exp2(-now.Sub(f.at).Seconds() / lineHalfLife.Seconds())
+		f.segments, f.lost = f.segments*left, f.lost*left
+	}
+	f.at = now
+	f.segments += float64(s.segments)
+	f.lost += float64(min(s.lost, s.segments))
+	if s.rtt > 0 {
+		f.rtt, f.bbr = s.rtt, s.bbr
+	}
+}
+
+func (f lineFigures) ratio() float64 { return f.lost / max(1, f.segments) }
+
+func (f lineFigures) least() float64 {
+	if f.bbr {
+		return quicLossBBR
+	}
+	return quicLoss
+}
+
+// justifies reports whether small messages gain from QUIC.
+func (f lineFigures) justifies() bool {
+	return f.rtt >= quicRTT && f.lost >= lossEvidence && f.ratio() >= f.least()
+}
+
+// keeps reports whether they still do, once QUIC is in use.
+func (f lineFigures) keeps() bool { return f.rtt >= quicRTT/2 && f.ratio() >= f.least()/4 }
+
+func (f lineFigures) String() string {
+	congestion := "without bbr"
+	if f.bbr {
+		congestion = "with bbr"
+	}
+	return fmt.Sprintf("TCP %s lost %.2g %% of its packets at a round trip of %v", congestion, 100*f.ratio(), f.rtt.Round(100*time.Microsecond))
+}
+
+// sample takes in what TCP measured.
+func (s *selector) sample(now time.Time, x lineSample) {
+	s.line.add(now, x)
+	keeps := s.line.keeps()
+	if x.lost > 0 && keeps {
+		s.lossy = now
+	}
+	if !s.quic || now.Sub(s.changed) < udpPause {
+		return
+	}
+	if !keeps && s.line.segments >= clearEvidence || now.Sub(s.lossy) >= lineUnknown {
+		s.use(now, false)
+	}
+}
+
+func (s *selector) use(now time.Time, quic bool) {
+	if s.quic != quic {
+		s.quic, s.changed = quic, now
+		s.doubt, s.doubts, s.slow = time.Time{}, 0, 0
+	}
+	if quic {
+		s.lossy = now
+	}
+}
+
+// rested reports whether the pause after a failure or a change is over.
+func (s *selector) rested(now time.Time) bool {
+	over := func(t time.Time) bool { return t.IsZero() || now.Sub(t) >= udpPause }
+	return over(s.failed) && over(s.changed)
+}
+
+// wantsProbe reports whether a QUIC handshake is to be tried now. The caller calls probing when it starts.
+func (s *selector) wantsProbe(now time.Time) bool {
+	switch {
+	case s.quic && !s.doubt.IsZero():
+		return true
+	case s.quic && s.slow == 0:
+		return now.Sub(s.probed) >= probeEvery
+	}
+	return (s.quic || s.rested(now) && s.line.justifies()) && now.Sub(s.probed) >= probeSoon
+}
+
+func (s *selector) probing(now time.Time) { s.probed = now }
+
+// patience bounds a QUIC handshake. A longer one has failed. One over slowAfter is slow.
+func (s *selector) patience() time.Duration  { return max(time.Second, 4*s.line.rtt) }
+func (s *selector) slowAfter() time.Duration { return 250*time.Millisecond + 3*s.line.rtt }
+
+// shook takes in a QUIC handshake: of a probe, or of a session.
+func (s *selector) shook(now time.Time, took time.Duration, err error) {
+	s.probed = now
+	if err != nil {
+		s.noHandshake(now, err)
+		return
+	}
+	s.doubt = time.Time{}
+	if took > s.slowAfter() {
+		if s.slow++; s.slow >= maxSlow {
+			s.slow = 0
+			s.fail(now, fmt.Sprintf("%d QUIC handshakes were slow, the last took %v", maxSlow, took.Round(time.Millisecond)))
+		}
+		return
+	}
+	s.slow = 0
+	if !s.quic && s.rested(now) && s.line.justifies() {
+		s.use(now, true)
+	}
+}
+
+// noHandshake doubts UDP first, while QUIC is in use: the gateway may be gone.
+func (s *selector) noHandshake(now time.Time, err error) {
+	if s.quic && s.doubt.IsZero() {
+		s.suspect(now)
+		return
+	}
+	s.fail(now, err.Error())
+}
+
+// suspect takes in that a QUIC session got no packets for several round trips, or that a handshake is late.
+func (s *selector) suspect(now time.Time) {
+	if !s.quic || !s.doubt.IsZero() {
+		return
+	}
+	if now.Sub(s.first) >= udpPause {
+		s.first, s.doubts = now, 0
+	}
+	if s.doubts++; s.doubts >= maxDoubts {
+		s.fail(now, fmt.Sprintf("QUIC stalled %d times within %v", maxDoubts, udpPause))
+		return
+	}
+	s.doubt = now
+}
+
+// fail takes in that UDP does not pass, such as that a QUIC session has timed out.
+func (s *selector) fail(now time.Time, cause string) {
+	s.failed, s.cause = now, cause
+	s.use(now, false)
+}
+
+// transport is that of new sessions for small messages.
+func (s *selector) transport() string {
+	if s.quic && s.doubt.IsZero() {
+		return lines.QUIC
+	}
+	return lines.TCP
+}
+
+// reason explains transport to an operator.
+func (s *selector) reason(now time.Time) string {
+	switch {
+	case s.quic && s.doubt.IsZero():
+		return s.line.String()
+	case s.quic:
+		return "QUIC has stalled, UDP is being probed"
+	case !s.failed.IsZero() && now.Sub(s.failed) < udpPause:
+		return fmt.Sprintf("UDP failed %v ago (%s), QUIC is tried again in %v at the earliest", now.Sub(s.failed).Round(time.Second), s.cause, s.failed.Add(udpPause).Sub(now).Round(time.Second))
+	case s.line.at.IsZero():
+		return "TCP is not measured yet"
+	case !s.line.justifies():
+		return s.line.String() + ", too little for QUIC"
+	case !s.rested(now):
+		return fmt.Sprintf("%s, QUIC is tried in %v at the earliest", s.line, s.changed.Add(udpPause).Sub(now).Round(time.Second))
+	}
+	return s.line.String() + ", UDP is being probed"
+}

@@ -1,0 +1,311 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// transports has a selector for each network that is used with lines.transport: auto, until discovery lists no gateway of
+// the network. Safe for concurrent use.
+type transports struct {
+	log zerolog.Logger
+	// probe does a QUIC handshake with a gateway of a network, as source would.
+	probe func(ctx context.Context, network string, source origin) error
+	// moved is called when new sessions use QUIC again, and when they no longer do, but for a doubt.
+	moved func(network string, quic bool)
+
+	wake chan struct{} // capacity 1: a probe may be due
+	mu   sync.Mutex
+	by   map[string]*selected // by network
+}
+
+// selected is the transport to one network.
+type selected struct {
+	selector
+	source  origin                          // of the last session for small messages
+	probing bool                            // a probe is planned or in flight
+	counted map[*hbone.Session]lineCounters // of the open TCP sessions, at the last sample
+}
+
+// lineCounters are totals of one TCP connection.
+type lineCounters struct{ segments, lost uint64 }
+
+// sampleEvery is the pause between samples of TCP connections. A probe starts within it.
+var sampleEvery = 10 * time.Second // tests have less
+
+// infoOf is tcp.InfoOf. Tests have lines that lose packets.
+var infoOf = tcp.InfoOf
+
+func newTransports(log zerolog.Logger) *transports {
+	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{}}
+}
+
+// uses returns the transport of a new session of source for small messages.
+func (t *transports) uses(network string, source origin) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.by[network]
+	if x == nil {
+		x = &selected{}
+		t.by[network] = x
+	}
+	x.source = source
+	return x.transport()
+}
+
+// now returns the transport and its reason, and false for a network that is not in use.
+func (t *transports) now(network string) (transport, reason string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.by[network]
+	if x == nil {
+		return lines.TCP, "", false
+	}
+	return x.transport(), x.reason(time.Now()), true
+}
+
+// networks returns those in use.
+func (t *transports) networks() (list []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for network := range t.by {
+		list = append(list, network)
+	}
+	return list
+}
+
+// input passes an observation to the selector of a network.
+func (t *transports) input(network string, f func(s *selector, now time.Time)) {
+	t.mu.Lock()
+	x := t.by[network]
+	if x == nil {
+		t.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	quic, transport := x.quic, x.transport()
+	f(&x.selector, now)
+	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
+	t.mu.Unlock()
+	if after != transport {
+		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
+	}
+	if left || after != transport && after == lines.QUIC {
+		t.moved(network, !left)
+	}
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// shook takes in the result of a QUIC handshake. A local failure is no evidence.
+func (t *transports) shook(network string, took time.Duration, err error) {
+	if b := blameOf(err); err != nil && (b == blameLocal || b == blameOwn) {
+		return
+	}
+	t.input(network, func(s *selector, now time.Time) { s.shook(now, took, err) })
+}
+
+// suspect takes in that a QUIC session or handshake has stalled.
+func (t *transports) suspect(network string) { t.input(network, (*selector).suspect) }
+
+// closed takes in that a QUIC session has closed with err. If that is a timeout, UDP has failed.
+func (t *transports) closed(network string, err error) {
+	if isTimeout(err) {
+		t.input(network, func(s *selector, now time.Time) { s.fail(now, "a session got no packets: "+err.Error()) })
+	}
+}
+
+// patience bounds a QUIC handshake.
+func (t *transports) patience(network string) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x := t.by[network]; x != nil {
+		return x.patience()
+	}
+	return new(selector).patience()
+}
+
+// retain drops the networks without gateways.
+func (t *transports) retain(snap *mesh.Snapshot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for network := range t.by {
+		if len(snap.Gateways(network)) == 0 {
+			delete(t.by, network)
+		}
+	}
+}
+
+// run samples lines and starts probes until ctx is done. It then waits for the probes in flight and drops all networks.
+func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hbone.Session]tcp.Info) {
+	var probes sync.WaitGroup
+	defer func() {
+		probes.Wait()
+		t.mu.Lock()
+		clear(t.by)
+		t.mu.Unlock()
+	}()
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			t.sampleAll(sessions())
+		case <-t.wake:
+		}
+		for _, network := range t.networks() {
+			if source, wait, ok := t.plan(network, time.Now()); ok {
+				probes.Go(func() { t.try(ctx, network, source, wait) })
+			}
+		}
+	}
+}
+
+// sampleAll takes in what the kernel measured on the open TCP sessions, by network.
+func (t *transports) sampleAll(sessions map[string]map[*hbone.Session]tcp.Info) {
+	for _, network := range t.networks() {
+		open := sessions[network]
+		t.input(network, func(s *selector, now time.Time) {
+			x := t.by[network] // with mu held
+			sample, counted := sampleOf(open, x.counted)
+			x.counted = counted
+			s.sample(now, sample)
+		})
+	}
+}
+
+// sampleOf returns what was measured on open sessions since before, and what to pass as before next.
+func sampleOf(open map[*hbone.Session]tcp.Info, before map[*hbone.Session]lineCounters) (x lineSample, counted map[*hbone.Session]lineCounters) {
+	counted = map[*hbone.Session]lineCounters{}
+	x.bbr = true
+	var rtt time.Duration
+	for s, i := range open {
+		c := lineCounters{i.Segments, i.Lost()}
+		x.segments += c.segments - min(c.segments, before[s].segments)
+		x.lost += c.lost - min(c.lost, before[s].lost)
+		x.bbr = x.bbr && strings.HasPrefix(i.Congestion, "bbr")
+		rtt += i.RTT
+		counted[s] = c
+	}
+	if len(open) > 0 {
+		x.rtt = rtt / time.Duration(len(open))
+	}
+	return x, counted
+}
+
+// plan reports whether to probe a network now, as which source, and how long to wait before. Waits are drawn, so that
+// node proxies do not probe together.
+func (t *transports) plan(network string, now time.Time) (source origin, wait time.Duration, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.by[network]
+	if x == nil || x.probing || !x.wantsProbe(now) {
+		return source, 0, false
+	}
+	x.probing = true
+	if x.doubt.IsZero() {
+		wait = rand.N(sampleEvery)
+	}
+	return x.source, wait, true
+}
+
+// try does a planned probe.
+func (t *transports) try(ctx context.Context, network string, source origin, wait time.Duration) {
+	ready := pause(ctx, wait)
+	started := time.Now()
+	t.input(network, (*selector).probing)
+	var err error
+	if ready {
+		probing, cancel := context.WithTimeout(ctx, t.patience(network))
+		err = t.probe(probing, network, source)
+		cancel()
+	}
+	t.mu.Lock()
+	if x := t.by[network]; x != nil {
+		x.probing = false
+	}
+	t.mu.Unlock()
+	if ctx.Err() == nil && !errors.Is(err, errUndeclared) {
+		t.shook(network, time.Since(started), err)
+	}
+}
+
+// transportTo returns the transport of a new session with a gateway of another network: lines.TCP, lines.QUIC, or
+// lines.Auto for QUIC with TCP as the way out.
+func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
+	switch t := p.cfg.Lines.TransportTo(network); {
+	case bulk:
+		return lines.TCP
+	case t != lines.Auto:
+		return t
+	case p.transports.uses(network, source) == lines.QUIC:
+		return lines.Auto
+	}
+	return lines.TCP
+}
+
+// overQUIC prefixes the address in a pool key of sessions over QUIC.
+const overQUIC = "quic://"
+
+// gatewaySessions returns the open TCP sessions with gateways, by network.
+func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]tcp.Info {
+	out := map[string]map[*hbone.Session]tcp.Info{}
+	for key, s := range p.pool.Sessions() {
+		if !strings.HasPrefix(key.UID, gatewayUID) {
+			continue
+		}
+		if i, ok := infoOf(s.Conn()); ok {
+			network := networkOf(key)
+			if out[network] == nil {
+				out[network] = map[*hbone.Session]tcp.Info{}
+			}
+			out[network][s] = i
+		}
+	}
+	return out
+}
+
+// errMoved is the cause of CONNECTs that are repeated because their session uses UDP, which has failed.
+var errMoved = errors.New("QUIC is no longer used to this network")
+
+// move takes sessions out of use that run on the other transport: kept ones with pods of a network, and those that were to
+// use QUIC and fell back to TCP. Their connections stay, and new ones open sessions on this transport. After a failure of UDP,
+// CONNECTs without a response are repeated.
+func (p *Proxy) move(network string, quic bool) {
+	stale := map[pool.Key]bool{}
+	var old []*hbone.Session
+	for key, s := range p.pool.Sessions() {
+		overTCP := s.Base().Conn() != nil
+		switch {
+		case networkOf(key) != network || overTCP != quic:
+		case key.Through == keptThrough:
+			stale[key] = true
+			old = append(old, s)
+		case quic && strings.HasPrefix(key.Address, overQUIC):
+			stale[key] = true
+		}
+	}
+	p.pool.Retire(func(k pool.Key) bool { return stale[k] })
+	for _, s := range old {
+		if !quic {
+			s.CloseWhenIdle()
+			s.Abandon(errMoved)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
+)
+
+// onQUIC returns transports that use QUIC to west.
+func onQUIC() (t *transports, moved *[]bool) {
+	t, moved = newTransports(zerolog.Nop()), new([]bool)
+	t.moved = func(_ string, quic bool) { *moved = append(*moved, quic) }
+	t.uses("west", origin{})
+	t.input("west", func(s *selector, now time.Time) {
+		s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10})
+	})
+	t.shook("west", 80*time.Millisecond, nil)
+	return t, moved
+}
+
+func TestTransportToNetwork(t *testing.T) {
+	p := &Proxy{}
+	p.transports, _ = onQUIC()
+	p.cfg.Lines.Transports = map[string]string{"west": lines.Auto, "north": lines.QUIC, "south": lines.Auto}
+	for _, c := range []struct {
+		network string
+		bulk    bool
+		want    string
+	}{
+		{"west", false, lines.Auto}, {"west", true, lines.TCP},
+		{"north", false, lines.QUIC}, {"north", true, lines.TCP},
+		{"south", false, lines.TCP}, {"east", false, lines.TCP},
+	} {
+		if got := p.transportTo(c.network, origin{}, c.bulk); got != c.want {
+			t.Errorf("to %s, bulk %v: %s, want %s", c.network, c.bulk, got, c.want)
+		}
+	}
+	if n := p.transports.networks(); len(n) != 2 {
+		t.Errorf("state of %q; want it of networks with auto alone", n)
+	}
+	p.transports.retain(new(discovery.Store).Current())
+	if n := p.transports.networks(); len(n) > 0 {
+		t.Errorf("state of %q, which discovery does not list", n)
+	}
+}
+
+// A failure of this host says nothing of UDP, and neither does a session that its peer has closed.
+func TestTransportsIgnoreWhatIsNoUDPFailure(t *testing.T) {
+	x, moved := onQUIC()
+	x.shook("west", 0, &dialError{localfault.New(syscall.EMFILE)})
+	x.closed("west", &hbone.GoAwayError{})
+	x.closed("west", nil)
+	if got, why, _ := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
+		t.Errorf("%s (%s), moved %v; want QUIC", got, why, *moved)
+	}
+	x.closed("west", hbone.ErrPingTimeout)
+	if got, why, _ := x.now("west"); got != lines.TCP || len(*moved) != 2 {
+		t.Errorf("%s (%s), moved %v; want TCP after a session has timed out", got, why, *moved)
+	}
+}
+
+// After a doubt sessions that were opened over TCP meanwhile are replaced.
+func TestTransportsMoveAfterDoubt(t *testing.T) {
+	x, moved := onQUIC()
+	x.suspect("west")
+	if got, _, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+		t.Errorf("%s, moved %v; want TCP for new sessions alone", got, *moved)
+	}
+	x.shook("west", 80*time.Millisecond, nil)
+	if got, _, _ := x.now("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
+		t.Errorf("%s, moved %v; want QUIC again", got, *moved)
+	}
+}
+
+func TestSampleOfCountsSinceTheLast(t *testing.T) {
+	a, b := new(hbone.Session), new(hbone.Session)
+	info := func(segments, lost uint64) tcp.Info {
+		return tcp.Info{Congestion: "bbr", RTT: 40 * time.Millisecond, Segments: segments, Retransmitted: lost + 1, Duplicates: 1}
+	}
+	x, counted := sampleOf(map[*hbone.Session]tcp.Info{a: info(100, 5)}, nil)
+	if want := (lineSample{rtt: 40 * time.Millisecond, segments: 100, lost: 5, bbr: true}); x != want {
+		t.Errorf("%+v, want %+v", x, want)
+	}
+	second := info(10, 1)
+	second.Congestion, second.RTT = "cubic", 80*time.Millisecond
+	x, counted = sampleOf(map[*hbone.Session]tcp.Info{a: info(150, 7), b: second}, counted)
+	if want := (lineSample{rtt: 60 * time.Millisecond, segments: 60, lost: 3}); x != want {
+		t.Errorf("%+v, want %+v", x, want)
+	}
+	if x, counted = sampleOf(map[*hbone.Session]tcp.Info{b: second}, counted); x.segments != 0 || x.lost != 0 || len(counted) != 1 {
+		t.Errorf("%+v, %d sessions; want nothing new of one session", x, len(counted))
+	}
+}
+
+// probedPath is UDP to west as probes find it.
+type probedPath struct {
+	mu       sync.Mutex
+	takes    time.Duration
+	err      error
+	running  int
+	probes   int
+	together bool // two probes at a time
+}
+
+func (u *probedPath) set(takes time.Duration, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.takes, u.err = takes, err
+}
+
+func (u *probedPath) probe(ctx context.Context, _ string, _ origin) error {
+	u.mu.Lock()
+	u.running++
+	u.probes++
+	u.together = u.together || u.running > 1
+	takes, err := u.takes, u.err
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		u.running--
+		u.mu.Unlock()
+	}()
+	if !pause(ctx, takes) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// runTransports runs transports to west, over TCP that loses packets, while test runs. It returns how often the transport
+// has changed.
+func runTransports(t *testing.T, u *probedPath, test func(x *transports)) int64 {
+	var changes atomic.Int64
+	x := newTransports(zerolog.Nop())
+	x.probe, x.moved = u.probe, func(string, bool) { changes.Add(1) }
+	x.uses("west", origin{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	s, total := new(hbone.Session), uint64(0)
+	run.Go(func() {
+		x.run(ctx, func() map[string]map[*hbone.Session]tcp.Info {
+			total++
+			return map[string]map[*hbone.Session]tcp.Info{"west": {s: {Congestion: "bbr", RTT: 40 * time.Millisecond, Segments: 1000 * total, Retransmitted: 10 * total}}}
+		})
+	})
+	test(x)
+	cancel()
+	run.Wait()
+	if n := x.networks(); len(n) > 0 || u.running > 0 {
+		t.Errorf("state of %q and %d probes are left", n, u.running)
+	}
+	if u.together {
+		t.Error("two probes of a network at a time")
+	}
+	return changes.Load()
+}
+
+func TestBlockedUDPIsProbedEveryTenMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: time.Hour}
+		changes := runTransports(t, u, func(*transports) { time.Sleep(time.Hour) })
+		if changes != 0 || u.probes < 5 || u.probes > 7 {
+			t.Errorf("%d changes and %d probes in an hour; want none, and one probe in ten minutes", changes, u.probes)
+		}
+	})
+}
+
+func TestThrottledUDPIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: 80 * time.Millisecond}
+		changes := runTransports(t, u, func(x *transports) {
+			time.Sleep(time.Minute)
+			if got, why, _ := x.now("west"); got != lines.QUIC {
+				t.Fatalf("%s (%s); want QUIC", got, why)
+			}
+			u.set(700*time.Millisecond, nil)
+			time.Sleep(2 * time.Minute)
+			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "slow") {
+				t.Errorf("%s (%s); want TCP, since UDP is slow", got, why)
+			}
+			time.Sleep(time.Hour)
+		})
+		if changes != 2 {
+			t.Errorf("%d changes; want one to QUIC and one back", changes)
+		}
+	})
+}
+
+// Whatever is observed together, a network has one probe at a time, and TCP for ten minutes after a failure.
+func TestTransportsRandomObservations(t *testing.T) {
+	seed := rand.Uint64()
+	for run := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, run))
+			u := &probedPath{takes: 80 * time.Millisecond}
+			runTransports(t, u, func(x *transports) {
+				for range 300 {
+					time.Sleep(time.Duration(r.Int64N(int64(20 * time.Second))))
+					switch r.IntN(8) {
+					case 0:
+						u.set(time.Duration(r.Int64N(int64(2*time.Second))), nil)
+					case 1:
+						u.set(80*time.Millisecond, nil)
+					case 2:
+						u.set(0, errors.New("refused"))
+					case 3, 4:
+						go x.suspect("west")
+					case 5:
+						go x.shook("west", 80*time.Millisecond, nil)
+					case 6:
+						if r.IntN(10) == 0 {
+							x.closed("west", hbone.ErrPingTimeout)
+							for range 9 {
+								time.Sleep(time.Minute)
+								x.shook("west", 80*time.Millisecond, nil)
+								if x.uses("west", origin{}) != lines.TCP {
+									t.Fatalf("seed %d, run %d: QUIC within ten minutes of a failure", seed, run)
+								}
+							}
+						}
+					case 7:
+						x.uses("west", origin{from: "pod"})
+					}
+				}
+			})
+		})
+	}
+}
