@@ -66,6 +66,7 @@ func TestQUICOpensUDPOfSameNumber(t *testing.T) {
 	}
 	for set, want := range map[string]map[string]string{
 		"network=west,gateway.config.lines.transport=auto":                                                         {"isthmus-gateway": both, "pod": both, "policy": both},
+		"network=west,gateway.config.lines.transports.east=auto":                                                   {"isthmus-gateway": both, "pod": both, "policy": both},
 		"network=west,gateway.config.lines.transport=quic,gateway.service.quic=none":                               {"isthmus-gateway": tcp, "pod": both, "policy": both},
 		"network=west,gateway.config.lines.transport=quic,gateway.service.type=ClusterIP,gateway.hostPort=31508":   {"isthmus-gateway": both, "pod": both, "host": "31508/TCP 31508/UDP", "policy": both},
 		"network=west,gateway.service.quic=separate":                                                               {"isthmus-gateway": tcp, "pod": tcp, "policy": tcp},

@@ -200,7 +200,8 @@ var allowed = map[string]why{
 		"hbone":        "the sessions that it carries",
 		"hbone/header": "why a request is refused",
 
-		"internal/memory": "bounds what connections buffer",
+		"internal/admission": "which addresses count as one",
+		"internal/memory":    "bounds what connections buffer",
 	},
 	"identity": {
 		"internal/secretfile":  "which files private keys may be in",
