@@ -156,7 +156,7 @@ func (c *conn) readUni(s *quicgo.ReceiveStream) error {
 	}
 	_, reset := cancelled(err)
 	if err == nil || err == io.EOF || reset {
-		return broke(codeClosedCriticalStream, "stream of type %#x has ended", kind)
+		return broke(codeClosedCriticalStream, "stream of type %#x is closed", kind)
 	}
 	return err
 }
@@ -167,7 +167,7 @@ func (c *conn) readControl(f *frames) error {
 		return err
 	}
 	if kind != frameSettings {
-		return broke(codeMissingSettings, "control stream begins with frame %#x", kind)
+		return broke(codeMissingSettings, "first frame of the control stream is %#x", kind)
 	}
 	b, err := f.whole(maxControlFrame)
 	if err != nil {
@@ -248,7 +248,7 @@ func (c *conn) take(kind uint64, b []byte) error {
 	case frameBye:
 		select {
 		case <-c.bye:
-			return broke(codeFrameUnexpected, "second end")
+			return broke(codeFrameUnexpected, "second BYE")
 		default:
 			close(c.bye)
 		}
@@ -353,5 +353,5 @@ func (c *conn) lost() error {
 	return withAlert(cause)
 }
 
-// ended reports that the connection is closed.
-func (c *conn) ended() bool { return c.q.Context().Err() != nil }
+// down reports that the QUIC connection is closed.
+func (c *conn) down() bool { return c.q.Context().Err() != nil }

@@ -137,7 +137,7 @@ func (x *exchange) resetBehind(code quicgo.StreamErrorCode) {
 	x.qs.CancelRead(code)
 }
 
-// cancel resets both halves of the QUIC stream at once.
+// cancel resets both halves of the QUIC stream.
 func (x *exchange) cancel(code quicgo.StreamErrorCode) {
 	x.qs.CancelWrite(code)
 	x.qs.CancelRead(code)
@@ -211,7 +211,7 @@ func (x *exchange) into() {
 	case x.inEnd && x.outEnd:
 		x.st.Close()
 		return
-	case x.c.ended(): // the session fails with the error of the connection, not this stream alone
+	case x.c.down(): // the session fails with the error of the connection, not this stream alone
 		<-x.st.Session().Done()
 	}
 	code, stopped := cancelled(context.Cause(x.qs.Context()))

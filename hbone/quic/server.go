@@ -53,7 +53,7 @@ const headersWithin = 10 * time.Second
 // rejected, even if tls does not require one.
 func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, error) {
 	l := newListener(pc, cfg)
-	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.began, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
+	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.starts, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
 	if l.l, err = l.t.Listen(tls, config(int64(l.cfg.MaxStreams))); err != nil {
 		l.t.Close()
@@ -86,8 +86,8 @@ type handshakeKey struct{}
 // ErrHandshakes is why a handshake was refused that would be one too many.
 var ErrHandshakes = errors.New("hbone: too many unfinished handshakes")
 
-// began counts a handshake until it completes or fails.
-func (l *Listener) began(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
+// starts counts a handshake until it completes or fails.
+func (l *Listener) starts(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
 	h := &handshake{l: l, from: info.RemoteAddr, verified: info.AddrVerified}
 	if !l.enter(h) {
 		l.refused(h.from, ErrHandshakes)

@@ -47,7 +47,7 @@ func TestHandshakeBoundsHoldUnderRandomSchedule(t *testing.T) {
 				mine := count(func(o started) bool { return o.verified && o.address == s.address })
 				want := len(open) < l.cfg.MaxHandshakes && (!s.verified || mine < l.share())
 				before := refusals
-				ctx, err := l.began(context.Background(), &quicgo.ClientInfo{RemoteAddr: &net.UDPAddr{IP: net.IPv4(192, 0, 2, s.address), Port: 1 + rng.IntN(60000)}, AddrVerified: s.verified})
+				ctx, err := l.starts(context.Background(), &quicgo.ClientInfo{RemoteAddr: &net.UDPAddr{IP: net.IPv4(192, 0, 2, s.address), Port: 1 + rng.IntN(60000)}, AddrVerified: s.verified})
 				if (err == nil) != want || (refusals > before) == want {
 					t.Fatalf("seed %d: %v with %d of %d open, %d of its address; want admitted: %t", seed, err, len(open), l.cfg.MaxHandshakes, mine, want)
 				}
