@@ -23,6 +23,11 @@ const (
 	bulkKept   = 10 * time.Minute // since the last connection
 	bulkMost   = 4096             // destinations that are remembered
 	bulkWeight = 4                // a connection counts as one in so many
+
+	// QUIC without bbr may leave bulk a small part of the rate by which package flow knows it, and data arrives in pieces of
+	// a packet. There, quicBulk bytes within quicBulkTime are bulk.
+	quicBulk     = 256 << 10
+	quicBulkTime = 4 * time.Second
 )
 
 // bulkHistory remembers which destinations mostly have bulk. The zero value remembers none. Safe for concurrent use.
@@ -94,11 +99,15 @@ type bulkWatch struct {
 	sent     flow.Bulk // used by the goroutine that reads from the application
 	received flow.Bulk // used by the one that writes to it
 	once     sync.Once
+	quic     bool // the session is over QUIC
 }
 
 // watch returns the options of the connection's relay.
 func (w *bulkWatch) watch(o hbone.RelayOptions) hbone.RelayOptions {
 	look := func(b *flow.Bulk) func(p []byte) bool {
+		if w.quic {
+			return w.lookQUIC()
+		}
 		return func(p []byte) bool {
 			if !b.Add(len(p)) {
 				return true
@@ -114,6 +123,22 @@ func (w *bulkWatch) watch(o hbone.RelayOptions) hbone.RelayOptions {
 	}
 	o.OnReply, o.OnSend = look(&w.sent), look(&w.received)
 	return o
+}
+
+// lookQUIC is what watch calls for one direction of a connection over QUIC.
+func (w *bulkWatch) lookQUIC() func(p []byte) bool {
+	n, since := 0, time.Time{}
+	return func(p []byte) bool {
+		if n += len(p); n < quicBulk {
+			return true
+		}
+		now := time.Now()
+		bulk := now.Sub(since) <= quicBulkTime
+		if n, since = 0, now; bulk {
+			w.count(true, now)
+		}
+		return !bulk
+	}
 }
 
 // end counts a connection without bulk.

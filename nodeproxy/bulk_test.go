@@ -147,3 +147,35 @@ func TestBulkHasSessionsOfItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// What NewReno leaves of a line that loses packets is found to be bulk over QUIC, and messages are not.
+func TestBulkOverQUICIsFoundAtLowRate(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		quic  bool
+		piece int
+		every time.Duration
+		want  bool
+	}{
+		{"1 Mbit/s in packets over QUIC", true, 1200, 10 * time.Millisecond, true},
+		{"the same over TCP", false, 1200, 10 * time.Millisecond, false},
+		{"1 KiB, 20 times a second over QUIC", true, 1024, 50 * time.Millisecond, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var h bulkHistory
+				w := &bulkWatch{h: &h, to: bulkTo{torturedID("shop"), "a:80"}, quic: c.quic}
+				piece, seen := make([]byte, c.piece), w.watch(hbone.RelayOptions{}).OnSend
+				for range 1000 {
+					time.Sleep(c.every)
+					if !seen(piece) {
+						break
+					}
+				}
+				if got := h.expects(w.to, time.Now()); got != c.want {
+					t.Errorf("bulk: %v, want %v", got, c.want)
+				}
+			})
+		})
+	}
+}

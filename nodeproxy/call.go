@@ -74,7 +74,7 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 	}
 	c.early = nil
 	if pick.Gateway != nil && !p.session.Disable.BulkApart {
-		e.bulk = &bulkWatch{h: &p.bulk, to: to}
+		e.bulk = &bulkWatch{h: &p.bulk, to: to, quic: t.stream.Session().Base().Conn() == nil}
 	}
 	e.ended = func() {
 		if e.bulk != nil {

@@ -37,8 +37,10 @@ const (
 	// which also slow down at each loss. A quarter of it keeps QUIC in use.
 	quicLossBBR = 0.001
 	quicLoss    = 0.0001
-	// lossEvidence is how many lost segments are needed to start with QUIC, clearEvidence how many segments to end it.
+	// lossEvidence is how many lost segments, and in how many samples, are needed to start with QUIC. One burst of loss, as
+	// when a transfer fills a queue, is not enough. clearEvidence is how many segments are needed to end it.
 	lossEvidence  = 3
+	lossySamples  = 2.5 // the third one in a minute or two
 	clearEvidence = 2000
 	// lineHalfLife is when a sample of the line counts half.
 	lineHalfLife = 5 * time.Minute
@@ -57,7 +59,7 @@ const (
 	probeSoon  = 10 * time.Second
 )
 
-// lineSample is what the kernel measured on TCP connections to a network since the last sample.
+// lineSample is what the kernel measured on TCP connections for small messages to a network since the last sample.
 type lineSample struct {
 	rtt            time.Duration // mean; zero: no connection is open
 	segments, lost uint64
@@ -68,6 +70,7 @@ type lineSample struct {
 type lineFigures struct {
 	at             time.Time
 	segments, lost float64
+	lossy          float64 // samples with lost segments
 	rtt            time.Duration
 	bbr            bool
 }
@@ -75,11 +78,14 @@ type lineFigures struct {
 func (f *lineFigures) add(now time.Time, s lineSample) {
 	if !f.at.IsZero() {
 		left := math.Exp2(-now.Sub(f.at).Seconds() / lineHalfLife.Seconds())
-		f.segments, f.lost = f.segments*left, f.lost*left
+		f.segments, f.lost, f.lossy = f.segments*left, f.lost*left, f.lossy*left
 	}
 	f.at = now
 	f.segments += float64(s.segments)
 	f.lost += float64(min(s.lost, s.segments))
+	if s.lost > 0 {
+		f.lossy++
+	}
 	if s.rtt > 0 {
 		f.rtt, f.bbr = s.rtt, s.bbr
 	}
@@ -96,7 +102,7 @@ func (f lineFigures) least() float64 {
 
 // justifies reports whether small messages gain from QUIC.
 func (f lineFigures) justifies() bool {
-	return f.rtt >= quicRTT && f.lost >= lossEvidence && f.ratio() >= f.least()
+	return f.rtt >= quicRTT && f.lost >= lossEvidence && f.lossy >= lossySamples && f.ratio() >= f.least()
 }
 
 // keeps reports whether they still do, once QUIC is in use.

@@ -14,9 +14,19 @@ import (
 
 type selectorInput func(s *selector, now time.Time)
 
+// tcpLine is what TCP measured, in three samples.
 func tcpLine(rtt time.Duration, congestion string, segments, lost uint64) selectorInput {
 	return func(s *selector, now time.Time) {
-		s.sample(now, lineSample{rtt: rtt, segments: segments, lost: lost, bbr: congestion == "bbr"})
+		for i := range uint64(3) {
+			s.sample(now, lineSample{rtt: rtt, segments: (segments + i) / 3, lost: (lost + i) / 3, bbr: congestion == "bbr"})
+		}
+	}
+}
+
+// burst is loss in a single sample.
+func burst(segments, lost uint64) selectorInput {
+	return func(s *selector, now time.Time) {
+		s.sample(now, lineSample{rtt: 40 * msec, segments: segments, lost: lost, bbr: true})
 	}
 }
 
@@ -70,6 +80,18 @@ func TestSelectorTranscripts(t *testing.T) {
 		{"too few lost packets to tell", []selectorStep{
 			{0, tcpLine(40*msec, "cubic", 100, 2), "tcp", "too little"},
 			{min, tcpLine(40*msec, "cubic", 100, 2), "tcp probe", "probed"},
+		}},
+		{"a transfer that overflows a queue at its start", []selectorStep{
+			{0, burst(10000, 500), "tcp", "too little"},
+			{10 * time.Second, burst(60000, 0), "tcp", "too little"},
+			{20 * time.Second, burst(60000, 100), "tcp", "too little"},
+			{30 * time.Second, burst(60000, 0), "tcp", "too little"},
+		}},
+		{"loss in each sample", []selectorStep{
+			{0, burst(100, 1), "tcp", "too little"},
+			{10 * time.Second, burst(100, 1), "tcp", "too little"},
+			{20 * time.Second, burst(100, 1), "tcp", "too little"},
+			{30 * time.Second, burst(100, 1), "tcp probe", "probed"},
 		}},
 		{"lossy but near", []selectorStep{
 			{0, tcpLine(msec, "cubic", 1000, 10), "tcp", "round trip of 1ms"},

@@ -263,11 +263,12 @@ func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
 // overQUIC prefixes the address in a pool key of sessions over QUIC.
 const overQUIC = "quic://"
 
-// gatewaySessions returns the open TCP sessions with gateways, by network.
+// gatewaySessions returns the open TCP sessions with gateways, but those for bulk, by network. Bulk loses packets by filling
+// queues.
 func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]tcp.Info {
 	out := map[string]map[*hbone.Session]tcp.Info{}
 	for key, s := range p.pool.Sessions() {
-		if !strings.HasPrefix(key.UID, gatewayUID) {
+		if !strings.HasPrefix(key.UID, gatewayUID) || key.Bulk {
 			continue
 		}
 		if i, ok := infoOf(s.Conn()); ok {

@@ -27,7 +27,9 @@ func onQUIC() (t *transports, moved *[]bool) {
 	t.moved = func(_ string, quic bool) { *moved = append(*moved, quic) }
 	t.uses("west", origin{})
 	t.input("west", func(s *selector, now time.Time) {
-		s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10})
+		for range 3 {
+			s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10})
+		}
 	})
 	t.shook("west", 80*time.Millisecond, nil)
 	return t, moved
