@@ -115,7 +115,7 @@ type object = map[string]any
 
 // common is what both kinds of process are told.
 func common(network string, admin netip.AddrPort, arm scenario.Arm) object {
-	return object{
+	c := object{
 		"network":          network,
 		"trustDomain":      trustDomain,
 		"discovery":        object{"file": meshFile(network)},
@@ -125,6 +125,10 @@ func common(network string, admin netip.AddrPort, arm scenario.Arm) object {
 		"admin":            object{"address": admin.String()},
 		"log":              object{"level": "info", "format": "json"},
 	}
+	if v := arm.Lines.Transport; v != "" {
+		c["lines"] = object{"transport": v}
+	}
+	return c
 }
 
 func outlier(arm scenario.Arm) object {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -45,6 +47,29 @@ func TestDiscoveryFilesAreAMesh(t *testing.T) {
 			w := snap.Workload(p.Name)
 			if w == nil || w.Endpoint.String() != p.Endpoint {
 				t.Errorf("%s: endpoint of %s differs from what discovery makes of it", network, p.Name)
+			}
+		}
+	}
+}
+
+// The transport of an arm is that of its gateways and node proxies.
+func TestArmSetsTransport(t *testing.T) {
+	s := tinyScenario(t)
+	l := scenario.NewLayout(s, 77)
+	for _, transport := range []string{"", "quic"} {
+		dir, arm := t.TempDir(), s.Arms[0]
+		arm.Lines.Transport = transport
+		if err := writeConfigs(dir, l, arm); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{l.Gateways[0].Name, l.Nodes[0].Name} {
+			data, err := os.ReadFile(filepath.Join(dir, name+".yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got struct{ Lines struct{ Transport string } }
+			if err := yaml.Unmarshal(data, &got); err != nil || got.Lines.Transport != transport {
+				t.Errorf("%s: lines.transport %q, %v, want %q", name, got.Lines.Transport, err, transport)
 			}
 		}
 	}

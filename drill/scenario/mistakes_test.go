@@ -26,7 +26,7 @@ traffic: {rate: 0, arrivals: often, abort: 2}
 faults:
   - {kind: explode, at: 0s, until: -3s}
   - {name: run, kind: refuse, at: 4s, target: {network: west, node: 1, names: [west-9], port: C}}
-arms: [{name: one, retry: {attempts: 1000}}, {name: one}]
+arms: [{name: one, retry: {attempts: 1000}, lines: {transport: udp}}, {name: one}]
 assertions:
   - {arm: two, metric: "share(port=D, phase=never)", bound: about 5}
 `
@@ -55,6 +55,7 @@ assertions:
 		`bad.yaml:14: faults[1].target.names[0]: "west-9": is no pod`,
 		`bad.yaml:14: faults[1].target.port: "C": is no port`,
 		`bad.yaml:15: arms[0].retry.attempts: 1000: must be between 0 and 100`,
+		`bad.yaml:15: arms[0].lines.transport: "udp": use one of: tcp, quic, auto`,
 		`bad.yaml:15: arms[1].name: "one": is given twice`,
 		`bad.yaml:17: assertions[0].arm: "two": is no arm`,
 		`bad.yaml:17: assertions[0].bound: "about 5": write an operator`,

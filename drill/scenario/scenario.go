@@ -82,6 +82,7 @@ type Arm struct {
 	OutlierDetection Outlier  `yaml:"outlierDetection" json:"outlierDetection"`
 	Retry            Retry    `yaml:"retry" json:"retry"`
 	Federation       Gossip   `yaml:"federation" json:"federation"`
+	Lines            Lines    `yaml:"lines" json:"lines,omitzero"`
 	Traffic          Override `yaml:"traffic" json:"traffic,omitzero"`
 }
 
@@ -102,6 +103,11 @@ type Retry struct {
 // Gossip is an arm's federation.
 type Gossip struct {
 	Health *bool `yaml:"health" json:"health" default:"true" doc:"whether node proxies and gateways tell each other what they know"`
+}
+
+// Lines is how an arm's node proxies connect to gateways.
+type Lines struct {
+	Transport string `yaml:"transport" json:"transport,omitempty" doc:"tcp, quic or auto, as lines.transport of gateways and node proxies; the processes' default when left out"`
 }
 
 // Override is traffic that one arm changes.

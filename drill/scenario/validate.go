@@ -254,6 +254,9 @@ func (c *checker) arms() {
 		if n := a.Retry.Attempts; n != nil {
 			c.count(*n, 0, 100, "arms", i, "retry", "attempts")
 		}
+		if a.Lines.Transport != "" {
+			c.oneOf(a.Lines.Transport, []string{"tcp", "quic", "auto"}, "arms", i, "lines", "transport")
+		}
 		if a.Traffic.Exchange != "" {
 			c.oneOf(a.Traffic.Exchange, []string{"request", "banner"}, "arms", i, "traffic", "exchange")
 		}

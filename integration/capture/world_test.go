@@ -97,8 +97,8 @@ func needsNft(t testing.TB) {
 
 func newWorld(t *testing.T) *world { return newWorldWith(t, "") }
 
-// newWorldWith adds more to the configuration of node-a.
-func newWorldWith(t testing.TB, more string) *world {
+// newWorldWith adds more to the configuration of node-a, and gateway to that of the gateway.
+func newWorldWith(t testing.TB, more string, gateway ...string) *world {
 	t.Helper()
 	netspace.NeedRoot(t)
 	s, err := netspace.New("capture")
@@ -127,7 +127,7 @@ func newWorldWith(t testing.TB, more string) *world {
 	emptyProc(t, w.Dir)
 	w.write(t, "mesh.yaml", mesh)
 	w.write(t, "resolv.conf", "nameserver "+addresses["gateway"]+"\nsearch demo.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
-	w.write(t, "gateway.yaml", "name: eastwest\nnetwork: net-b\nfederation: {keys: network}\n"+w.common(admin))
+	w.write(t, "gateway.yaml", "name: eastwest\nnetwork: net-b\nfederation: {keys: network}\n"+w.common(admin)+strings.Join(gateway, ""))
 	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1", "shop-2")+more)
 	w.write(t, "node-b.yaml", w.node("b", admin, "hello-1", "hello-2"))
 	w.isthmus(t, "ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
@@ -137,8 +137,8 @@ func newWorldWith(t testing.TB, more string) *world {
 			w.serve(t, host)
 		}
 	}
-	gateway := &netspace.Process{Host: "gateway", Args: []string{filepath.Join(w.bin, "gateway"), "--config", "gateway.yaml"}, Log: w.file("gateway.log")}
-	must(t, w.Start(gateway, w.Ready("gateway", admin)))
+	eastwest := &netspace.Process{Host: "gateway", Args: []string{filepath.Join(w.bin, "gateway"), "--config", "gateway.yaml"}, Log: w.file("gateway.log")}
+	must(t, w.Start(eastwest, w.Ready("gateway", admin)))
 	w.start(t, "node-b")
 	w.start(t, "node-a")
 	return w
