@@ -50,11 +50,16 @@ func TestQUICNeedsGatewayWithQUIC(t *testing.T) {
 // A gateway whose UDP has an address of its own is dialled there by QUIC.
 func TestQUICAddressIsDialled(t *testing.T) {
 	for _, gateways := range []int{1, 2} {
+		var fronts []*testlb.UDP
+		t.Cleanup(func() { // after the processes have stopped
+			for _, u := range fronts {
+				u.Close()
+			}
+		})
 		p := quicPair(t, 1)
 		if gateways == 2 {
 			p.Gateway("west", "gw-2")
 		}
-		var fronts []*testlb.UDP
 		for i := range p.Config.Gateways {
 			if g := &p.Config.Gateways[i]; g.Network == "west" {
 				at := netip.AddrPortFrom(p.Addr(), 443)
@@ -62,7 +67,6 @@ func TestQUICAddressIsDialled(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Cleanup(u.Close)
 				fronts = append(fronts, u)
 				g.QUICAddresses = []netip.AddrPort{at}
 			}
