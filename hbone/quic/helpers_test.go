@@ -40,7 +40,6 @@ type rigConfig struct {
 	listen         ListenConfig
 	handler        hbone.Handler
 	decline        string
-	proxied        bool // a cuttable proxy is between both
 }
 
 func newRig(t testing.TB, c rigConfig) *rig {
