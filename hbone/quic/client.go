@@ -148,7 +148,7 @@ func (c *client) connectionEnded() {
 func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 	qs, err := c.q.OpenStreamSync(ctx)
 	if err != nil {
-		<-ctx.Done()
+		c.awaitEnd(ctx)
 		return
 	}
 	x := newExchange(c.conn, in.Early(), qs, newFrames(qs))
@@ -194,7 +194,16 @@ func (c *client) failed(ctx context.Context, in *hbone.Incoming, err error) {
 	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
 		in.Reset(http2.ErrCodeProtocol)
 	default:
-		<-ctx.Done()
+		c.awaitEnd(ctx)
+	}
+}
+
+// awaitEnd waits until a CONNECT or the session fails. The session does not cancel ctx of a CONNECT that
+// was reset here before.
+func (c *client) awaitEnd(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-c.session.Done():
 	}
 }
 
