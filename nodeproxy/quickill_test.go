@@ -155,6 +155,9 @@ func gatewayLoss(t *testing.T, loss syscall.Signal) {
 			t.Errorf("a connection failed that was not open at the loss: %v", f)
 		}
 	}
+	if loss == syscall.SIGKILL && flow.Slowest() > 4*time.Second {
+		t.Errorf("the slowest connection took %v, though ICMP reports that the port is closed", flow.Slowest())
+	}
 	t.Logf("answered %v, %d open ones failed, slowest %v", answered, open, flow.Slowest().Round(time.Millisecond))
 }
 

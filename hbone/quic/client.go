@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
@@ -39,13 +41,20 @@ type DialConfig struct {
 // bounds the handshake. As with TLS 1.3 over TCP, a server that rejects our certificate is
 // noticed by the session.
 func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config, cfg DialConfig) (*hbone.Pipe, error) {
+	var socket *socket
+	if u, ok := pc.(*net.UDPConn); ok {
+		var err error
+		if socket, err = newSocket(u); err != nil {
+			pc.Close()
+			return nil, err
+		}
+		pc = socket
+	}
 	t := &quicgo.Transport{Conn: pc}
 	release := func() { t.Close(); pc.Close() }
 	qcfg := config(-1)
 	qcfg.HandshakeIdleTimeout = cfg.Silence
-	reportICMP(pc, true)
 	q, err := t.Dial(ctx, addr, tls, qcfg)
-	reportICMP(pc, false)
 	if err != nil {
 		release()
 		return nil, fmt.Errorf("hbone: QUIC handshake with %v: %w", addr, withAlert(err))
@@ -59,6 +68,10 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	c.onGoAway = func() { c.session.Drain(q.Context()) }
 	c.open() // fails only with the connection, which connectionEnded handles
 	context.AfterFunc(q.Context(), c.connectionEnded)
+	if socket != nil {
+		refused := func() { c.verify(socket) }
+		socket.refused.Store(&refused)
+	}
 	go c.acceptUni()
 	go c.run()
 	return outer, nil
@@ -84,8 +97,27 @@ func translator(c *conn) hbone.Config {
 // client translates the CONNECTs of a client session.
 type client struct {
 	*conn
-	pipe    *hbone.Pipe
-	session *hbone.Session
+	pipe      *hbone.Pipe
+	session   *hbone.Session
+	verifying atomic.Bool
+}
+
+// verifyWithin is how long a peer whose port was reported unreachable may take to send a packet.
+const verifyWithin = time.Second
+
+// verify fails the session if no packet arrives: the peer acknowledges the frame if it is there.
+func (c *client) verify(s *socket) {
+	if !c.verifying.CompareAndSwap(false, true) {
+		return
+	}
+	before := s.received.Load()
+	c.control(appendFrame(nil, frameReserved))
+	time.AfterFunc(verifyWithin, func() {
+		if s.received.Load() == before {
+			c.pipe.End(fmt.Errorf("hbone: no packet from %v within %v of ICMP port unreachable: %w", c.q.RemoteAddr(), verifyWithin, syscall.ECONNREFUSED))
+		}
+		c.verifying.Store(false)
+	})
 }
 
 func (c *client) run() {
@@ -116,7 +148,7 @@ func (c *client) connectionEnded() {
 func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 	qs, err := c.q.OpenStreamSync(ctx)
 	if err != nil {
-		<-ctx.Done()
+		c.awaitEnd(ctx)
 		return
 	}
 	x := newExchange(c.conn, in.Early(), qs, newFrames(qs))
@@ -162,7 +194,16 @@ func (c *client) failed(ctx context.Context, in *hbone.Incoming, err error) {
 	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
 		in.Reset(http2.ErrCodeProtocol)
 	default:
-		<-ctx.Done()
+		c.awaitEnd(ctx)
+	}
+}
+
+// awaitEnd waits until a CONNECT or the session fails. The session does not cancel ctx of a CONNECT that
+// was reset here before.
+func (c *client) awaitEnd(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-c.session.Done():
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 	framePushPromise = 0x5
 	frameGoAway      = 0x7
 	frameMaxPushID   = 0xd
+	frameReserved    = 0x21 // ignored by each peer (RFC 9114 §7.2.8)
 
 	settingMaxFieldSection = 0x6
 )

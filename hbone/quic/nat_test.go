@@ -23,12 +23,22 @@ type nat struct {
 }
 
 func newNAT(t testing.TB, server net.Addr) *nat {
-	n := &nat{t: t, server: server, front: udp(t)}
+	n := &nat{t: t, server: server}
 	n.rebind()
+	n.serve(udp(t))
+	t.Cleanup(func() { n.front.Close(); n.back.Close() })
+	return n
+}
+
+// serve passes on what clients send to front.
+func (n *nat) serve(front net.PacketConn) {
+	n.mu.Lock()
+	n.front = front
+	n.mu.Unlock()
 	go func() {
 		buf := make([]byte, 2048)
 		for {
-			k, from, err := n.front.ReadFrom(buf)
+			k, from, err := front.ReadFrom(buf)
 			if err != nil {
 				return
 			}
@@ -38,8 +48,6 @@ func newNAT(t testing.TB, server net.Addr) *nat {
 			n.mu.Unlock()
 		}
 	}()
-	t.Cleanup(func() { n.front.Close(); n.back.Close() })
-	return n
 }
 
 // rebind has the server see another address of the client.

@@ -124,22 +124,27 @@ func TestDialRefused(t *testing.T) {
 	}
 }
 
-// A peer that is gone without a word is silent first, and given up by PING.
-func TestPeerKilled(t *testing.T) {
-	r := newRig(t, rigConfig{client: hbone.Config{PingEvery: 100 * time.Millisecond, PingTimeout: 2 * time.Second}})
-	st := open(t, r.client)
-	st.Write([]byte("x"))
-	_, err := io.ReadFull(st, make([]byte, 1))
+// A peer whose packets are lost is silent first, and given up by PING.
+func TestPeerSilent(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	n := newNAT(t, r.listener.Addr())
+	p, err := Dial(t.Context(), udp(t), n.front.LocalAddr(), r.clientTLS(), DialConfig{})
 	check(t, err)
-	r.socket.Close()
+	s, err := hbone.StartClient(p, hbone.Config{PingEvery: 100 * time.Millisecond, PingTimeout: 2 * time.Second})
+	check(t, err)
+	st := open(t, s)
+	st.Write([]byte("x"))
+	_, err = io.ReadFull(st, make([]byte, 1))
+	check(t, err)
+	n.back.Close()
 	started := time.Now()
-	eventually(t, "the peer is silent", r.client.Silent)
+	eventually(t, "the peer is silent", s.Silent)
 	t.Logf("silent after %v", time.Since(started))
-	closed(t, "the session has ended", r.client.Closed())
+	closed(t, "the session has ended", s.Closed())
 	if d := time.Since(started); d > 10*time.Second {
 		t.Errorf("took %v", d)
 	}
-	if err := r.client.Err(); !errors.Is(err, hbone.ErrPingTimeout) {
+	if err := s.Err(); !errors.Is(err, hbone.ErrPingTimeout) {
 		t.Errorf("ended with %v, want ping timeout", err)
 	}
 	if _, err := st.Read(make([]byte, 1)); err == nil || err == io.EOF {
