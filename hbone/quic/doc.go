@@ -16,7 +16,7 @@
 //
 // Peers of this project recognize each other by a setting. Between them PING, the
 // withdrawal of a CONNECT and the orderly close are frames of the control stream. Other peers
-// ignore these frames by RFC 9114 §9, and are not sent any.
+// ignore these frames by RFC 9114 §9. They receive at most a PING, before their SETTINGS.
 //
 // HTTP/3 is written here, on quic-go alone. The client of quic-go's package http3 closes a
 // connection when the last request has completed after GOAWAY. That drops bytes that are not
