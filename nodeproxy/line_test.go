@@ -48,8 +48,9 @@ func TestLinesAreMeasured(t *testing.T) {
 	if len(lines) != 1 || lines[0].Network != "west" || lines[0].Connections < 1 || lines[0].Congestion["reno"] != lines[0].Connections {
 		t.Fatalf("lines %+v; want one to west, all of its connections with reno", lines)
 	}
-	if l := lines[0]; l.Segments == 0 || l.RTTMicros <= 0 || l.RTTMicros > time.Second.Microseconds() || l.Loss() > 0 {
-		t.Errorf("%+v: want segments, and a round trip of this machine without loss", l)
+	// A busy machine acknowledges late, so that the kernel may send a segment again.
+	if l := lines[0]; l.Segments == 0 || l.RTTMicros <= 0 || l.RTTMicros > time.Second.Microseconds() || l.Retransmitted > l.Segments/2 {
+		t.Errorf("%+v: want segments, most of them sent once, and a round trip of this machine", l)
 	}
 	if n := node.Metric(t, `isthmus_line_connections{congestion="reno",network="west"}`); n != float64(lines[0].Connections) {
 		t.Errorf("isthmus_line_connections is %g, status has %d connections", n, lines[0].Connections)

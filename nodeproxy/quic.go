@@ -36,13 +36,13 @@ func (p *Proxy) dialOuter(ctx context.Context, over, network string, source orig
 		}
 	}
 	defer func() {
-		if err == nil || errors.Is(ctx.Err(), context.Canceled) {
+		if err == nil || errors.Is(ctx.Err(), context.Canceled) || blameOf(err) == blameOwn {
 			return
 		}
 		if over != lines.QUIC {
 			p.names.Unreachable(to.tcp.Addr())
 		}
-		if over != lines.TCP && to.quic.Addr() != to.tcp.Addr() {
+		if over != lines.TCP {
 			p.names.Unreachable(to.quic.Addr())
 		}
 	}()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
@@ -157,10 +158,18 @@ func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, over string, keep 
 // way has the addresses of one attempt to dial a gateway.
 type way struct{ tcp, quic netip.AddrPort }
 
-// waysTo returns the ways to dial g, at least one. With fewer addresses of one transport these repeat.
-func waysTo(g *mesh.Gateway) []way {
+// waysTo returns the ways to dial g over a transport, at least one: one for each address. Where both transports may be
+// used, the addresses of the one that has fewer repeat.
+func waysTo(g *mesh.Gateway, over string) []way {
 	tcp, quic := g.Dialled(false), g.Dialled(true)
-	out := make([]way, max(len(tcp), len(quic)))
+	n := max(len(tcp), len(quic))
+	switch over {
+	case lines.TCP:
+		n = len(tcp)
+	case lines.QUIC:
+		n = len(quic)
+	}
+	out := make([]way, n)
 	for i := range out {
 		out[i] = way{tcp[i%len(tcp)], quic[i%len(quic)]}
 	}
@@ -169,7 +178,7 @@ func waysTo(g *mesh.Gateway) []way {
 
 func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway, over string, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
 	all := replicasOf(p.store.Current(), g)
-	to := waysTo(g)
+	to := waysTo(g, over)
 	if len(all) == 1 && len(to) == 1 {
 		t, expires, err := p.dialOuter(ctx, over, g.Network, source, []spiffeid.ID{g.Identity}, to[0], "h2")
 		if err != nil {

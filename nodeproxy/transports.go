@@ -124,7 +124,7 @@ func (t *transports) suspect(network string) { t.input(network, (*selector).susp
 
 // closed takes in that a QUIC session has closed with err. If that is a timeout, UDP has failed.
 func (t *transports) closed(network string, err error) {
-	if isTimeout(err) {
+	if isTimeout(err) && !errors.Is(err, hbone.ErrSettingsTimeout) { // a gateway that has just started may be slow
 		t.input(network, func(s *selector, now time.Time) { s.fail(now, "a session got no packets: "+err.Error()) })
 	}
 }

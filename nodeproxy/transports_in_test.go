@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // onQUIC returns transports that use QUIC to west.
@@ -67,6 +69,7 @@ func TestTransportsIgnoreWhatIsNoUDPFailure(t *testing.T) {
 	x.shook("west", 0, &dialError{localfault.New(syscall.EMFILE)})
 	x.closed("west", &hbone.GoAwayError{})
 	x.closed("west", nil)
+	x.closed("west", hbone.ErrSettingsTimeout) // of a gateway that has not settled
 	if got, why, _ := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want QUIC", got, why, *moved)
 	}
@@ -240,5 +243,21 @@ func TestTransportsRandomObservations(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestWaysHaveOneTransportOrBoth(t *testing.T) {
+	at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	g := &mesh.Gateway{Address: at("192.0.2.1:15008"), QUIC: []netip.AddrPort{at("192.0.2.7:443"), at("192.0.2.8:443")}}
+	for over, want := range map[string]int{lines.TCP: 1, lines.QUIC: 2, lines.Auto: 2} {
+		got := waysTo(g, over)
+		if len(got) != want {
+			t.Errorf("%s: %v, want %d ways", over, got, want)
+		}
+		for i, w := range got {
+			if w.tcp != g.Address || w.quic != g.QUIC[i] {
+				t.Errorf("%s: way %d is %v", over, i, w)
+			}
+		}
 	}
 }

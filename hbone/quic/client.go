@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -62,7 +63,7 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	context.AfterFunc(q.Context(), func() { time.AfterFunc(lingerTime, release) }) // the peer may ask again
 	outer, inner := newPipe(q)
 	c := &client{conn: newConn(q, true, cfg.Memory), pipe: inner}
-	session := translator(c.conn)
+	session := translator(c.conn, 0)
 	session.Hold = c.ready
 	c.session = hbone.NewServer(inner, session, c.handle)
 	c.onGoAway = func() { c.session.Drain(q.Context()) }
@@ -83,9 +84,11 @@ func newPipe(q *quicgo.Conn) (outer, inner *hbone.Pipe) {
 	return hbone.NewPipe(hbone.PipeInfo{Peer: hbone.PeerOf(state), Local: q.LocalAddr(), Remote: q.RemoteAddr(), TLS: state})
 }
 
-// translator configures the session behind the pipe of c.
-func translator(c *conn) hbone.Config {
+// translator configures the session behind the pipe of c, with at most maxStreams CONNECTs. 0: as many as
+// by default.
+func translator(c *conn, maxStreams int) hbone.Config {
 	cfg := hbone.DefaultConfig()
+	cfg.MaxStreams = cmp.Or(maxStreams, cfg.MaxStreams)
 	cfg.Memory, cfg.Owner = c.memory.Budget, c.memory.Owner
 	cfg.PingEvery = -1 // the other end is in this process
 	cfg.AnswerPing = c.passPing

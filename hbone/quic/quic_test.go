@@ -377,3 +377,19 @@ func TestClosedWithOpenStreams(t *testing.T) {
 	}
 	closed(t, "the client's session has ended", r.client.Done())
 }
+
+// A client may have as many CONNECTs open as the listener allows, above the default of a session.
+func TestListenerBoundsStreams(t *testing.T) {
+	const most = 220
+	r := newRig(t, rigConfig{listen: ListenConfig{MaxStreams: most}, server: hbone.Config{MaxStreams: most}})
+	q := r.raw()
+	for i := range most {
+		qs, err := q.OpenStreamSync(t.Context())
+		check(t, err)
+		qs.Write(requestBlock("app.default:80", nil))
+		qs.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if sec, err := newFrames(qs).section(); err != nil || sec.status() != 200 {
+			t.Fatalf("CONNECT %d: %v, %v", i+1, sec.pseudo, err)
+		}
+	}
+}
