@@ -41,12 +41,13 @@ func (p *pinger) payload() [8]byte {
 	return b
 }
 
+// startPings starts the timer of the first PING. A client may have opened streams before.
 func (s *Session) startPings() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cfg.PingEvery > 0 && !s.ping.stopped {
-		s.ping.pause, s.ping.next = s.cfg.PingEvery, time.Now().Add(s.cfg.PingEvery)
-		s.ping.timer = time.AfterFunc(s.ping.pause, s.pingDue)
+		s.ping.timer = time.AfterFunc(s.cfg.PingEvery, s.pingDue)
+		s.pauseLocked()
 	}
 }
 

@@ -107,6 +107,33 @@ func TestUnansweredPingEndsTheSession(t *testing.T) {
 	})
 }
 
+// A stream that was opened before the peer's SETTINGS arrived counts as use of the session.
+func TestFirstPingAfterEarlyStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := simnet.Pair(simnet.Options{Buffer: 8 << 20})
+		p := newRawPeer(t, a)
+		s, err := StartClient(plainTransport{b}, DefaultConfig())
+		check(t, err)
+		t.Cleanup(func() { a.Close(); s.Close(nil); <-s.life.transportClosed })
+		ch := openAsync(s, nil)
+		_, err = io.ReadFull(a, make([]byte, len(http2.ClientPreface)))
+		check(t, err)
+		synctest.Wait() // the stream is opened
+		p.fr.WriteSettings()
+		go p.read()
+		id := p.next("HEADERS", func(f rawFrame) bool { return f.Type == http2.FrameHeaders }).StreamID
+		p.headers(id, false, ":status", "200")
+		o := <-ch
+		check(t, o.err)
+		start := time.Now()
+		p.kind(http2.FramePing, 0)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("ping after %v, want 1s", took)
+		}
+		o.st.Close()
+	})
+}
+
 func TestStalledPeerIsNoticedWhileWriting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a, b *simnet.Conn
