@@ -77,7 +77,7 @@ TIMED := ^Test(AFilledAcceptQueueAtTwoHundred|ABusyApplicationIsNotTakenForOneTh
 
 # Tests of nodeproxy that take five seconds or longer: half of the time of all. A name here that no test has costs nothing:
 # what is not skipped in one target runs in it.
-LONG := ^Test(ABalancerWithAffinityCosts|ACallThatMayNotLeaveWaits|ADeadGatewayIsAskedLess|ADeadGatewayIsLeftOutAndReadmitted|AGatewayServesOnBefore|AGatewayThatCannotReachItsPods|AGatewayThatStoppedInOrder|APlainRelayEndsWhenWho|AResetNeverArrives|ConnectionsAreSpreadEvenlyOverGroupsByTheReal|DownloadsThatNobodyReads|EveryKindOfFailure|GatewaysThatAllDrain|PodsComeAndGoUnderTraffic|ReplicasBehind|ReplicasUnderRandom|TheLastGatewayUnderRandom|TheOnlyGatewayIsUsed|TheWitnessUnderRandom|UnlinkEnds|WhoIsOverALimit|WitnessIgnoresLocalFailures)
+LONG := ^Test(ABalancerWithAffinityCosts|ACallThatMayNotLeaveWaits|ADeadGatewayIsAskedLess|ADeadGatewayIsLeftOutAndReadmitted|AGatewayServesOnBefore|AGatewayThatCannotReachItsPods|AGatewayThatStoppedInOrder|APlainRelayEndsWhenWho|AResetNeverArrives|AutoDialFallsBackToTCP|AutoMovesToQUICAndBack|CertificatesAreRenewedByQUIC|ConnectionsAreSpreadEvenlyOverGroupsByTheReal|DownloadsThatNobodyReads|EveryKindOfFailure|GatewayLossByQUIC|GatewaysThatAllDrain|PodsComeAndGoUnderTraffic|ReplicasBehind|ReplicasUnderRandom|RollingRestartBy|SelectorRandomSchedules|TheLastGatewayUnderRandom|TheOnlyGatewayIsUsed|TheWitnessUnderRandom|UnlinkEnds|WhoIsOverALimit|WitnessIgnoresLocalFailures)
 
 # The race detector's own runtime (go 1.26) crashes now and then where timers that are due at once share a bubble of
 # synctest (SIGSEGV in maybeRunChan). After such a crash, and only then, a package is run again, on one processor, where it was never seen to. A fault
