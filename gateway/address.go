@@ -16,10 +16,10 @@ import (
 
 // Address is where other networks dial this gateway.
 type Address struct {
-	Hosts   []string `yaml:"hosts" doc:"where other networks dial this gateway: IP addresses or host names with ports, such as 203.0.113.7:15008 or gw.example.com:15008. All gateways behind one load balancer give the same ones. Without hosts and service it is the address in discovery"`
-	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service before this gateway, whose address is followed: that of its load balancer, or, of type NodePort, those of the nodes, or else its externalIPs, the hostPort of this gateway's pod or the node's network. It needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
+	Hosts   []string `yaml:"hosts" doc:"where other networks dial this gateway: IP addresses or host names with ports, such as 203.0.113.7:15008 or gw.example.com:15008. Gateways behind one load balancer have the same ones. Without hosts and service: its address in discovery"`
+	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service in front of this gateway; its current addresses are used. These are those of its load balancer; with type NodePort, those of the nodes; otherwise externalIPs, or the address of the node if the pod has a hostPort or hostNetwork. Needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
 	// QUICService is empty where Service has both protocols.
-	QUICService string `yaml:"quicService" doc:"namespace/name of the Kubernetes Service by which other networks dial this gateway by QUIC (lines.transport), if it is another one than service: its load balancer has UDP alone" env:"ISTHMUS_ADDRESS_QUIC_SERVICE"`
+	QUICService string `yaml:"quicService" doc:"namespace/name of the Kubernetes Service that other networks dial for QUIC (lines.transport), if it is not service: for a UDP-only load balancer" env:"ISTHMUS_ADDRESS_QUIC_SERVICE"`
 }
 
 func (a Address) check(v *strictyaml.Check, cluster bool) {

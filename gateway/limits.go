@@ -30,9 +30,9 @@ type Limits struct {
 // gateway, clients and pods on two busy processors: 140 each second, instead of 33 without
 // bounds, where most ended by a timeout when they were nearly done (November 2026).
 type InnerLimits struct {
-	HandshakesPerIdentity int           `yaml:"handshakesPerIdentity" default:"128" doc:"TLS handshakes of one client identity with one pod that are not over; the next one waits for its turn; 0: no bound"`
-	HandshakesPerPod      int           `yaml:"handshakesPerPod" default:"384" doc:"the same of all clients: identities take turns; keep what all gateways of the network may have together below limits.handshakes of the node proxies; 0: no bound"`
-	Wait                  time.Duration `yaml:"wait" default:"4s" doc:"how long a CONNECT may wait for its turn; then it is answered with 503 and isthmus-reason overload, and no pod is blamed"`
+	HandshakesPerIdentity int           `yaml:"handshakesPerIdentity" default:"128" doc:"unfinished TLS handshakes of one client identity with one pod; the next one is queued; 0: no bound"`
+	HandshakesPerPod      int           `yaml:"handshakesPerPod" default:"384" doc:"the same for all client identities together, which take turns. Keep the sum over all gateways of the network below limits.handshakes of the node proxies; 0: no bound"`
+	Wait                  time.Duration `yaml:"wait" default:"4s" doc:"time that a CONNECT may be queued; then it is answered with 503 and isthmus-reason overload, which counts against no pod"`
 }
 
 func defaultLimits() Limits {

@@ -15,8 +15,8 @@ import (
 
 // Config is the part of a process's YAML that says where the mesh is described.
 type Config struct {
-	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh, from the root or from the directory that the process is started in; reloaded when it changes" env:"LOCAL_XDS_PATH"`
-	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest part of the workloads, of the services, of the capacity that shares count, of the gateways or of the policies that one change of the file may remove, above 0 to 1: what removes more is held until it is confirmed; two may always go, but not the last gateway of a network"`
+	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh, absolute or relative to the working directory; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest share that one change of the file may remove without confirmation, above 0 to 1: of workloads, services, capacity under shares, gateways or policies. Two of each may always be removed, except the last gateway of a network"`
 }
 
 // DefaultConfig returns what a key that is left out means; File has no default.

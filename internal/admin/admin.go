@@ -29,7 +29,7 @@ import (
 
 // Config is the part of a process's YAML that places its admin server.
 type Config struct {
-	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server, which lists what it answers at /" env:"ISTHMUS_ADMIN_ADDRESS"`
+	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server; GET / lists its endpoints" env:"ISTHMUS_ADMIN_ADDRESS"`
 }
 
 // Validate refuses an empty address, and one that other machines could reach.

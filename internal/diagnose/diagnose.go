@@ -13,8 +13,8 @@ import (
 
 // Config is the part of a process's YAML about it.
 type Config struct {
-	Disable     string `yaml:"disable" doc:"heuristics of the flow control to turn off, separated by commas: bulk, bulk-apart, interactive, small-first, first-window, long-path, few-cpus, lively, silent (docs/flow-control.md); for diagnosis" env:"ISTHMUS_DISABLE"`
-	TraceFrames string `yaml:"traceFrames" doc:"keep the last frames of the sessions whose name holds this, such as a peer's address, for GET /debug/frames; for diagnosis" env:"ISTHMUS_TRACE_FRAMES"`
+	Disable     string `yaml:"disable" doc:"for diagnosis: flow control heuristics to turn off, separated by commas: bulk, bulk-apart, interactive, small-first, first-window, long-path, few-cpus, lively, silent (docs/flow-control.md)" env:"ISTHMUS_DISABLE"`
+	TraceFrames string `yaml:"traceFrames" doc:"for diagnosis: record the latest frames of sessions whose name contains this, such as a peer's address, for GET /debug/frames" env:"ISTHMUS_TRACE_FRAMES"`
 }
 
 // Validate names what cannot be disabled.

@@ -21,7 +21,7 @@ const ringLines = 16384
 
 // Config is the part of a process's YAML that says how it logs.
 type Config struct {
-	Level  string `yaml:"level" default:"info" doc:"least level that is written: debug, info, warn or error" env:"ISTHMUS_LOG_LEVEL"`
+	Level  string `yaml:"level" default:"info" doc:"lowest level to log: debug, info, warn or error" env:"ISTHMUS_LOG_LEVEL"`
 	Format string `yaml:"format" default:"auto" doc:"json, console, or auto: console on a terminal and JSON elsewhere" env:"ISTHMUS_LOG_FORMAT"`
 }
 
