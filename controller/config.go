@@ -29,7 +29,7 @@ type Config struct {
 	Gateways              []string `yaml:"gateways" doc:"host:port of the gateways of the own network, the sources of other networks' exports. A host name stands for all of its addresses and is resolved every 5 s" env:"ISTHMUS_GATEWAYS"`
 	NodeServiceAccount    string   `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as: it may request certificates for the pods on its node" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that these gateways run as" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
-	StartupTaint          string   `yaml:"startupTaint" doc:"key of a taint that nodes register with, such as isthmus.io/agent-not-ready (kubelet --register-with-taints, or the taints of a node pool). The leader removes it, with any value and effect, once the node proxy on the node is ready, and never sets it. Needs patch for nodes. Empty: no taint is removed" env:"ISTHMUS_STARTUP_TAINT"`
+	StartupTaint          string   `yaml:"startupTaint" doc:"key of a taint that nodes register with, such as isthmus.io/agent-not-ready. The leader removes it, with any value and effect, once the node proxy on the node is ready, and never sets it. Needs patch for nodes. Empty: no taint is removed" env:"ISTHMUS_STARTUP_TAINT"`
 
 	Discovery  Discovery              `yaml:"discovery"`
 	Lease      Lease                  `yaml:"lease"`

@@ -59,7 +59,7 @@ type Config struct {
 // the gateways of its own network.
 type Discovery struct {
 	file.Config           `yaml:",inline"`
-	Gateways              []string `yaml:"gateways" doc:"instead of file: gateways of this node's own network, host:port each, as sources of discovery for this node; a name stands for all of its addresses and is resolved periodically" env:"ISTHMUS_DISCOVERY_GATEWAYS"`
+	Gateways              []string `yaml:"gateways" doc:"instead of file: gateways of this node's own network, host:port each, as sources of discovery for this node" env:"ISTHMUS_DISCOVERY_GATEWAYS"`
 	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways run as: the identity that gateways under gateways must present, in the trust domain of this process" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
 	Cache                 string   `yaml:"cache" doc:"file with the last discovery data from the gateways, for starts while none of them is reachable; left out, a start waits for a gateway" env:"ISTHMUS_DISCOVERY_CACHE"`
 }
