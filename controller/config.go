@@ -42,12 +42,12 @@ type Config struct {
 	Log        logging.Config         `yaml:"log"`
 }
 
-// Discovery is which cluster this controller is for.
+// Discovery has the cluster of this controller.
 type Discovery struct {
 	Kube kube.Config `yaml:"kube"`
 }
 
-// Lease is by which one of several controllers leads.
+// Lease configures the leader election of several controllers.
 type Lease struct {
 	Name     string        `yaml:"name" default:"isthmus-controller" doc:"name of the Lease that the leader holds; only the leader writes to the cluster"`
 	Duration time.Duration `yaml:"duration" default:"15s" doc:"time after which a leader that does not renew its Lease is replaced; it stops writing after two thirds of it. At least 2s"`
@@ -63,7 +63,7 @@ type VIPs struct {
 func (v VIPs) ranges() vip.Ranges { return vip.Ranges{V4: v.IPv4, V6: v.IPv6} }
 
 // CA is the service that issues certificates to node proxies and gateways of this cluster.
-// Each controller has it, and not the leader alone.
+// Every controller serves it, not only the leader.
 type CA struct {
 	Address netip.AddrPort `yaml:"address" doc:"address and port of the CA, which serves Istio's certificate protocol, such as 0.0.0.0:15012. Clients present a bound service-account token of audience istio-ca. A node proxy gets its own certificate and those for service accounts of live pods on its node, a gateway only its own. Left out, there is no CA" env:"ISTHMUS_CA_ADDRESS"`
 	Dir     string         `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem, and bundle.pem during a root rotation), read again when it changes; identity.dir when left out and identity.source is ca" env:"ISTHMUS_CA_DIR"`
@@ -72,7 +72,7 @@ type CA struct {
 	Keys    string         `yaml:"keys" doc:"file that keeps the public keys of the API server across restarts, so that tokens are accepted while it is unreachable; left out, they are kept in memory only" env:"ISTHMUS_CA_KEYS"`
 }
 
-// dir is where the CA is.
+// dir returns the directory of the CA.
 func (c Config) caDir() string {
 	if c.CA.Dir == "" && (c.Identity.Source == "ca" || c.Identity.Source == "") {
 		return c.Identity.Dir
@@ -80,7 +80,7 @@ func (c Config) caDir() string {
 	return c.CA.Dir
 }
 
-// Federation is what this network has agreed with others.
+// Federation has the links to other networks.
 type Federation struct {
 	Networks  string `yaml:"networks" doc:"file with the other networks, their public keys and the bounds on their exports, the same as that of node proxies; read again every 10 s. Until the file exists, existing imports stay as they are. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
 	ConfigMap string `yaml:"configMap" default:"isthmus-networks" doc:"name of the ConfigMap, in the namespace of this process, that isthmus link writes networks to; Events about links refer to it"`
@@ -162,7 +162,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	return warnings, v.Err()
 }
 
-// Instance is what log lines call this process.
+// Instance returns the name of this process in log lines.
 func (c Config) Instance() string { return c.Network + "/" + c.Name }
 
 // account is the identity of a service account.

@@ -14,18 +14,18 @@ const DefaultTrustDomain = "cluster.local"
 const (
 	defaultNamespace      = "default"
 	defaultServiceAccount = "default"
-	// DefaultGatewayServiceAccount is who a gateway runs as unless it says so.
+	// DefaultGatewayServiceAccount is the service account of a gateway without one in the file.
 	DefaultGatewayServiceAccount = "isthmus-system/gateway"
 )
 
 // Config describes a whole mesh. It is the root of the YAML that discovery/file
-// reads, and what other sources translate into.
+// reads. Other sources convert their objects to it.
 type Config struct {
-	// Confirm names the one state that may remove much; see package discovery/file.
+	// Confirm is the identifier of the one content that may exceed MaxRemoval; see package discovery/file.
 	Confirm     string `yaml:"confirm" doc:"identifier of the file's content, from the log. Set it to apply a change that is pending because it removes too much"`
 	TrustDomain string `yaml:"trustDomain" default:"cluster.local" doc:"SPIFFE trust domain of every identity in this file"`
-	// TrafficDistribution is that of services of which neither they nor their
-	// namespace say one.
+	// TrafficDistribution is the default for services if neither they nor their
+	// namespaces set one.
 	TrafficDistribution string      `yaml:"trafficDistribution" doc:"default for services if neither the service nor its namespace sets one; PreferNetwork when left out"`
 	Namespaces          []Namespace `yaml:"namespaces" doc:"defaults for the services of a namespace; namespaces without defaults need no entry"`
 	Networks            []Network   `yaml:"networks" doc:"every network of the mesh; addresses are scoped to their network"`
@@ -42,7 +42,7 @@ func DefaultConfig() Config {
 	return Config{TrustDomain: DefaultTrustDomain, RootNamespace: policy.DefaultRootNamespace}
 }
 
-// Namespace is what holds for all services of one namespace.
+// Namespace has the defaults for the services of one namespace.
 type Namespace struct {
 	Name                string `yaml:"name" doc:"required"`
 	TrafficDistribution string `yaml:"trafficDistribution" doc:"default for its services that set none"`
@@ -70,7 +70,7 @@ type Gateway struct {
 	Sources           []netip.Prefix   `yaml:"sources" doc:"sources of its connections to pods, such as 10.0.0.7/32. Node proxies restrict these connections to exported services; address and federationAddress when left out"`
 }
 
-// Service is a name that several workloads answer for.
+// Service is a name, ports and virtual addresses for a set of workloads.
 type Service struct {
 	Name                string        `yaml:"name" doc:"required"`
 	Namespace           string        `yaml:"namespace" default:"default" doc:"its namespace"`
@@ -84,30 +84,30 @@ type Service struct {
 	PublishNotReady     bool          `yaml:"publishNotReady" doc:"true: workloads that are not ready count as ready"`
 	Ports               []ServicePort `yaml:"ports" doc:"required; at least one"`
 
-	// Inherited is what holds where the service says nothing; a list fills it in.
+	// Inherited has the defaults from namespace and mesh, filled in by a [Listing].
 	Inherited Inherited `yaml:"-"`
 	// NodeLocal restricts clients on the service's own network to workloads of their own node
-	// (internalTrafficPolicy: Local). TrafficDistribution is for other networks then.
+	// (internalTrafficPolicy: Local). TrafficDistribution then applies to other networks only.
 	NodeLocal bool `yaml:"-"`
 	// Headless, Affinity, Created and Home are of a Service of Kubernetes; see mesh.Service.
 	Headless bool          `yaml:"-"`
 	Affinity mesh.Affinity `yaml:"-"`
 	Created  int64         `yaml:"-"`
 	Home     bool          `yaml:"-"`
-	// Import is what other networks export under its name; see mesh.Import. Where a record of its own
-	// says so, as a ServiceImport, the Builder puts it here.
+	// Import has the names, addresses and ports of other networks' exports of this service; see mesh.Import.
+	// The Builder fills it in from a record of its own, such as a ServiceImport.
 	Import *Import `yaml:"-"`
 }
 
-// Import is how the service of that name of other networks is asked for, beside one of this network.
+// Import has what clients dial for the service of other networks, in addition to that of this network.
 type Import struct {
 	Aliases []string
 	VIPs    []netip.Addr
 	Ports   []ServicePort
 }
 
-// Inherited is the traffic distribution that a service's namespace and the mesh
-// say; empty is nothing.
+// Inherited has the traffic distribution that a service's namespace and the mesh
+// set. Empty if unset.
 type Inherited struct{ Namespace, Mesh string }
 
 // ServicePort maps a port of a service to the port its applications listen on.
@@ -144,11 +144,11 @@ type Workload struct {
 	Services       []string          `yaml:"services" doc:"hostnames of the services it is a member of"`
 	Protocol       string            `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for a workload without a node proxy. No service leads to it: pods captured with capture.scope all reach it by its address, in plain TCP"`
 
-	// Scheduled says that it is a pod that has no address yet: the node proxy of its node alone is told of it,
-	// and it is a member of nothing.
+	// Scheduled is true for a pod without an address. Only the node proxy of its node receives it, and it is a
+	// member of no service.
 	Scheduled bool `yaml:"-"`
-	// Outside says of one that is Scheduled that it is not in the mesh, whether it has an address or not: its node alone
-	// is told, so that nobody waits for it there.
+	// Outside is true for a Scheduled pod that is not in the mesh, with or without an address. Only its node receives
+	// it, so that nothing there waits for the pod.
 	Outside bool `yaml:"-"`
 }
 

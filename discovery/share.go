@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// Share is what another network says of its part of one service, without a word of its
+// Share is one remote service: a service as one other network offers it, without its
 // workloads.
 type Share struct {
 	Network             string      `yaml:"network" doc:"required; the network that offers it"`
@@ -29,7 +29,7 @@ type Share struct {
 	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight relative to other networks and workloads, and the number of workloads it counts as, until gateways there report its health; 0: no workload answers there"`
 }
 
-// SharePort is a port that clients may ask for.
+// SharePort is a port that clients may dial.
 type SharePort struct {
 	Name string `yaml:"name" doc:"optional; unique in the entry"`
 	Port uint16 `yaml:"port" doc:"required; what clients dial, 1 to 65535"`

@@ -50,19 +50,19 @@ type Config struct {
 	Diagnose         diagnose.Config        `yaml:"diagnose"`
 	Log              logging.Config         `yaml:"log"`
 
-	// Memory bounds what this process buffers for connections. It is no key: the main sets it.
+	// Memory bounds the buffers of this process for connections. It is no key: main sets it.
 	Memory *memory.Budget `yaml:"-"`
 }
 
-// Discovery is where the mesh is described: in a file, and, of the own network's pods and
-// services, by a Kubernetes cluster beside it.
+// Discovery has the sources of discovery: a file, and a Kubernetes cluster for the own
+// network's pods and services.
 type Discovery struct {
 	file.Config `yaml:",inline"`
 	Kube        kube.Config `yaml:"kube"`
 }
 
-// Warnings is that of the file. Of one beside a cluster there are none: whom its policies select is known by a process alone
-// that follows the cluster.
+// Warnings returns those of the file. A file beside a cluster has none: the workloads that its policies select are known
+// only to a process that follows the cluster.
 func (d Discovery) Warnings() []string {
 	if d.Kube.Enabled() {
 		return nil
@@ -70,8 +70,8 @@ func (d Discovery) Warnings() []string {
 	return d.Config.Warnings()
 }
 
-// Warnings says what of the discovery file is in force and does not do what it was written for: policies that select no
-// workload, and gateways that others do not reach by their addresses.
+// Warnings returns valid parts of the discovery file that have no effect: policies that select no workload, and
+// gateways with addresses that other networks cannot reach.
 func (c Config) Warnings() []string {
 	list := c.Discovery.Warnings()
 	if c.Discovery.File == "" {
@@ -84,7 +84,7 @@ func (c Config) Warnings() []string {
 	return append(list, discovery.OnLoopback(snap, "")...)
 }
 
-// Outlier is the health arithmetic of hops (gateway to pod address).
+// Outlier configures outlier detection of hops (gateway to pod address).
 type Outlier struct {
 	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: exclude pods that do not answer or that node proxies report as ejected; none: select among all ready pods" env:"ISTHMUS_OUTLIER_SCOPE"`
 	health.Config `yaml:",inline"`
@@ -98,8 +98,8 @@ type Federation struct {
 	Group    string `yaml:"group" doc:"name of the group of gateways of this network that reach the same pods as this one, up to 63 bytes. Per service, the best availability in each group counts, and groups add up. Gateways without a group form one group. While only some gateways of a network have one, the network counts once for each group" env:"ISTHMUS_FEDERATION_GROUP"`
 }
 
-// maxGroup is the longest name of a group: each word of a gateway carries it to the node
-// proxies that follow a service.
+// maxGroup is the longest name of a group, in bytes: each update of a gateway carries it to
+// the node proxies that subscribe to a service.
 const maxGroup = 63
 
 func (f Federation) check(v *strictyaml.Check, network string) {
@@ -124,7 +124,7 @@ type Retry struct {
 	BudgetRatio float64 `yaml:"budgetRatio" default:"0.5" doc:"retries earned by each new connection to the service"`
 }
 
-// Timeouts bound everything that could wait for ever.
+// Timeouts bound every wait.
 type Timeouts struct {
 	Handshake        time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
 	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address, before the next pod is tried"`
@@ -208,10 +208,10 @@ func (c Config) Validate() (warnings []string, err error) {
 	return warnings, v.Err()
 }
 
-// Instance is what log lines call this process.
+// Instance returns the name of this process in log lines.
 func (c Config) Instance() string { return c.Network + "/" + c.Name }
 
-// nodeAccount is what node proxies that may report health run as.
+// nodeAccount returns the identity of node proxies, which may report health.
 func (c Config) nodeAccount() (spiffeid.ID, error) {
 	var v strictyaml.Check
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.NodeServiceAccount)
@@ -220,7 +220,7 @@ func (c Config) nodeAccount() (spiffeid.ID, error) {
 	return id, v.Err()
 }
 
-// controllerAccount is what the controller runs as; zero is nobody.
+// controllerAccount returns the identity of the controller. Zero if there is none.
 func (c Config) controllerAccount() (spiffeid.ID, error) {
 	if c.ControllerServiceAccount == "" {
 		return spiffeid.ID{}, nil
@@ -231,8 +231,8 @@ func (c Config) controllerAccount() (spiffeid.ID, error) {
 	return id, v.Err()
 }
 
-// checkDiscovery checks that something says which gateways there are: the file, or the
-// cluster.
+// checkDiscovery checks that the file or the cluster is configured as the source of
+// gateways.
 func (c Config) checkDiscovery(v *strictyaml.Check) {
 	kube := c.Discovery.Kube
 	if c.Discovery.File != "" || !kube.Enabled() || kube.Gateways == "" {
@@ -251,7 +251,7 @@ func (c Config) checkDiscovery(v *strictyaml.Check) {
 	v.Join(rest.Validate())
 }
 
-// address is where this gateway is by its own configuration.
+// address returns the address of this gateway by its own configuration.
 func (c Config) address() (netip.AddrPort, bool) {
 	port := uint16(mesh.HBONEPort)
 	if c.Listen.IsValid() {

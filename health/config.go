@@ -14,7 +14,7 @@ const (
 	ModeHybrid         Mode = "hybrid" // both; the default
 	ModeCircuitBreaker Mode = "circuitBreaker"
 	ModeEWMA           Mode = "ewma"
-	ModeOff            Mode = "off" // every key is healthy for ever
+	ModeOff            Mode = "off" // every key stays healthy
 )
 
 // Config has the knobs, names and defaults that users of outlier detection in

@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-// Config is the part of a process's YAML that says where its SVIDs come from.
+// Config is the section of a process's YAML with the source of its SVIDs.
 type Config struct {
 	Source     string        `yaml:"source" default:"ca" doc:"source of SVIDs: ca (a development CA; this process reads its key), files (rotated by another program) or istio (a CA with Istio's protocol: isthmus-controller or istiod)" env:"ISTHMUS_IDENTITY_SOURCE"`
 	Dir        string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem, for a node proxy <namespace>/<service account>/node/<network>/<node>/{cert,key}.pem; not for source istio" env:"ISTHMUS_IDENTITY_DIR"`

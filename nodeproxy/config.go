@@ -51,12 +51,12 @@ type Config struct {
 	Diagnose         diagnose.Config        `yaml:"diagnose"`
 	Log              logging.Config         `yaml:"log"`
 
-	// Memory bounds what this process buffers for connections. It is no key: the main sets it.
+	// Memory bounds the buffers of this process for connections. It is no key: main sets it.
 	Memory *memory.Budget `yaml:"-"`
 }
 
-// Discovery is where the mesh is described: in a file, or, as far as this node needs it, by
-// the gateways of its own network.
+// Discovery has the source of discovery: a file, or the gateways of the own network, which
+// send the part that this node needs.
 type Discovery struct {
 	file.Config           `yaml:",inline"`
 	Gateways              []string `yaml:"gateways" doc:"instead of file: gateways of this node's own network, host:port each, as sources of discovery for this node" env:"ISTHMUS_DISCOVERY_GATEWAYS"`
@@ -86,7 +86,7 @@ func (d Discovery) check(v *strictyaml.Check, trustDomain string, health bool) {
 	v.Field("discovery.gatewayServiceAccount", account)
 }
 
-// Inbound says what peers of a local pod may ask for.
+// Inbound has the ports of a local pod that peers may connect to.
 type Inbound struct {
 	Ports string `yaml:"ports" default:"any" doc:"ports of a pod that peers of the own network may connect to: any, as in stock node proxies; declared: target ports of the pod's services; exported: those of global services. Connections through a gateway are always restricted to exported" env:"ISTHMUS_INBOUND_PORTS"`
 }
@@ -116,7 +116,7 @@ func (i Inbound) check(v *strictyaml.Check) {
 	}
 }
 
-// Outbound is one static listener: what connects to it goes to one service.
+// Outbound is one static listener: its connections go to one service.
 type Outbound struct {
 	Workload string         `yaml:"workload" doc:"UID of the local workload; connections to the listener count as its own"`
 	Listen   netip.AddrPort `yaml:"listen" doc:"address and port to listen on"`
@@ -129,7 +129,7 @@ type Socks struct {
 	Listen   netip.AddrPort `yaml:"listen" doc:"address and port to listen on, usually port 15080"`
 }
 
-// Outlier is the health arithmetic of what this node proxy sees itself.
+// Outlier configures outlier detection by this node proxy's own observations.
 type Outlier struct {
 	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: eject single endpoints, by own observation and by the reports of other networks about theirs; networkService: eject a whole remote service, by own observation; none: never eject" env:"ISTHMUS_OUTLIER_SCOPE"`
 	Listeners     bool   `yaml:"listeners" default:"true" doc:"with scope endpoint, watch the listening sockets of local applications (Linux). An endpoint is ejected when its socket closes or accepts nothing, before a connection reaches it; false: only failed connects are detected" env:"ISTHMUS_OUTLIER_LISTENERS"`
@@ -143,7 +143,7 @@ const (
 	ScopeNone           = "none"
 )
 
-// Retry bounds how often a connect is repeated elsewhere.
+// Retry bounds retries of a connect at other endpoints.
 type Retry struct {
 	Attempts    int           `yaml:"attempts" default:"8" doc:"retries after the first connect attempt; 0 never retries" env:"ISTHMUS_RETRY_ATTEMPTS"`
 	Deadline    time.Duration `yaml:"deadline" default:"15s" doc:"no attempt starts later than this after the application connected"`
@@ -161,7 +161,7 @@ type Federation struct {
 	Idle     time.Duration `yaml:"idle" default:"10m" doc:"time that data of a service stays current after its last use by a local pod; destinations of static listeners always do"`
 }
 
-// Timeouts bound everything that could wait for ever.
+// Timeouts bound every wait.
 type Timeouts struct {
 	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a gateway or a pod address"`
 	Handshake        time.Duration `yaml:"handshake" default:"3s" doc:"longest TLS handshake, and longest wait for the peer's HTTP/2 settings"`
@@ -206,8 +206,8 @@ func LoadConfig(path string) (Config, []string, error) {
 	return c, slices.Concat(warnings, c.OutlierDetection.inVain(path), strictyaml.Located(path, c, vain)), nil
 }
 
-// inVain is what the file at path, or the environment, asks for and the scope has no use for. That a key
-// has its default does not say that somebody has written it.
+// inVain returns warnings for keys that the file at path, or the environment, sets and that have no effect with
+// the configured scope. It loads them again over another default, as a set value may equal the default.
 func (o Outlier) inVain(path string) []string {
 	if o.Scope == ScopeEndpoint || !o.Listeners {
 		return nil
@@ -318,12 +318,12 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	v.Positive("timeouts.certificateGrace", t.CertificateGrace)
 }
 
-// Instance is what log lines call this process.
+// Instance returns the name of this process in log lines.
 func (c Config) Instance() string { return c.Network + "/" + c.Node }
 
-// SPIFFEID is the identity of the process itself: that of its service account with
-// the node behind it, by which gateways know for which pods it may speak, unless a token
-// tells them.
+// SPIFFEID returns the identity of the process: that of its service account, with the
+// node appended unless a token names it. Gateways accept reports for pods of that node
+// only.
 func (c Config) SPIFFEID() (spiffeid.ID, error) {
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
 	var v strictyaml.Check

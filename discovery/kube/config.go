@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// Config is the part of a process's YAML that says whose objects it follows. The zero
-// Config follows nobody's.
+// Config is the section of a process's YAML with the API server to follow. The zero Config
+// follows none.
 type Config struct {
 	InCluster       bool   `yaml:"inCluster" default:"false" doc:"true: follow the API server of the cluster that this process runs in, as the pod's service account. Needs list and watch for pods, services, nodes, namespaces, endpointslices.discovery.k8s.io, serviceexports.multicluster.x-k8s.io, and authorizationpolicies and peerauthentications.security.istio.io" env:"ISTHMUS_KUBE_IN_CLUSTER"`
 	Kubeconfig      string `yaml:"kubeconfig" doc:"instead of inCluster: path of a kubeconfig file; its current context is used" env:"ISTHMUS_KUBECONFIG"`
@@ -38,7 +38,7 @@ func DefaultConfig() Config {
 func (c Config) Enabled() bool { return c.InCluster || c.Kubeconfig != "" }
 
 // Validate names each field that cannot be, its value and what to do, in the order of the
-// fields. It reads the kubeconfig, and asks no API server.
+// fields. It reads the kubeconfig, and does not connect to the API server.
 func (c Config) Validate() error {
 	var v strictyaml.Check
 	if !c.Enabled() {
@@ -93,7 +93,7 @@ func (c Config) rest() (*rest.Config, error) {
 	return r, v.Err()
 }
 
-// Rest returns how to reach the API server, as this process calls itself there.
+// Rest returns how to reach the API server, with the user agent of this process.
 func (c Config) Rest() (*rest.Config, error) {
 	r, err := c.rest()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package admin serves what operators ask a process: readiness, metrics,
-// profiles, and the state its decisions are made from, on a loopback address;
-// and, of these, readiness and metrics alone to other machines.
+// Package admin serves readiness, metrics, profiles and the state of a process
+// to operators on a loopback address. To other machines it serves readiness and
+// metrics only.
 package admin
 
 import (

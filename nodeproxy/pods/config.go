@@ -38,7 +38,7 @@ const (
 	ScopeOff  = "off"
 	ScopeVIPs = "vips"
 	ScopeAll  = "all"
-	// ScopeRelease ends capture: before the node proxies of a node go for good.
+	// ScopeRelease removes capture from a node, before its node proxy is uninstalled.
 	ScopeRelease = "release"
 )
 
@@ -50,7 +50,7 @@ func DefaultConfig() Config {
 // On reports whether pods are captured.
 func (c Config) On() bool { return c.Scope == ScopeVIPs || c.Scope == ScopeAll }
 
-// All reports whether what the mesh does not know is captured too.
+// All reports whether all TCP connections of the mesh are captured, not only those to virtual addresses.
 func (c Config) All() bool { return c.Scope == ScopeAll }
 
 // Check names each key below capture that cannot be, its value and the remedy.
@@ -103,7 +103,7 @@ func (c Config) Check(v *strictyaml.Check) {
 	}
 }
 
-// checkProc looks whether a proc file system is there: without it no pod is found, and nothing else would say so.
+// checkProc checks for a proc file system: without it no pod is found, and no other error would show that.
 func (c Config) checkProc(v *strictyaml.Check) {
 	const remedy = "use /proc, or where the node's is mounted"
 	if !filepath.IsAbs(c.Proc) {
@@ -128,8 +128,8 @@ func (c Config) holds(a netip.Addr) bool {
 	return slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// rules are what pods of this node are captured by, as discovery is now: ranges, and beside
-// them the addresses of services that lead to other networks too.
+// rules returns the capture rules of this node's pods for the current discovery: ranges, and
+// the addresses outside them of services that lead to other networks too.
 func (c Config) rules(snap *mesh.Snapshot, owner string) capture.Rules {
 	r := capture.Rules{Owner: owner, Ranges: c.Ranges, Everything: c.All()}
 	add := func(list []netip.Addr) {
@@ -152,8 +152,8 @@ func (c Config) rules(snap *mesh.Snapshot, owner string) capture.Rules {
 	return r
 }
 
-// Overlapping names what of this network's own is within ranges: pods, whose connections to each
-// other would be captured, and nodes' gateways.
+// Overlapping returns an error for a pod or gateway of this network with an address within ranges:
+// connections to it would be captured.
 func (c Config) Overlapping(snap *mesh.Snapshot, network string) error {
 	for _, w := range snap.Workloads() {
 		for _, a := range w.Addresses {

@@ -7,7 +7,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-// Config is which addresses are taken from ServiceImports. The zero Config takes none.
+// Config has the ranges of addresses to accept from ServiceImports. The zero Config accepts none.
 type Config struct {
 	IPv4  netip.Prefix   `yaml:"ipv4" default:"240.240.0.0/16" doc:"range of IPv4 addresses that are accepted from ServiceImports: vips.ipv4 of isthmus-controller. Empty accepts none"`
 	IPv6  netip.Prefix   `yaml:"ipv6" default:"2001:2::/48" doc:"as ipv4, for IPv6"`

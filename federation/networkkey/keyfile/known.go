@@ -31,9 +31,9 @@ type Network struct {
 	Link `yaml:",inline"`
 }
 
-// Link says where the gateways of a network are, for gateways, bounds what node proxies
-// take from its exports, and says by which
-// roots the identities there are believed, which gateways look at too.
+// Link has the settings of one other network: the addresses of its gateways (for gateways),
+// the bounds on its exports (for node proxies), and the roots that verify its identities
+// (for both).
 type Link struct {
 	Addresses             []string      `yaml:"addresses" doc:"where gateways here dial the gateways there, if discovery does not list them: IP addresses or host names with ports, such as 203.0.113.7:15008. One may lead to any of several gateways. Addresses that these gateways report are dialed too. Left out, the gateways there must dial here"`
 	TrustDomains          []string      `yaml:"trustDomains" doc:"trust domains that identities there may have; those of trustBundles when left out, and without these that of the mesh. Like namespaces and maxCapacity, used by node proxies"`
