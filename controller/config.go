@@ -21,15 +21,15 @@ import (
 
 // Config is the YAML of one controller process.
 type Config struct {
-	Name                  string   `yaml:"name" doc:"name of this process among the controllers of the cluster: that of its pod" env:"POD_NAME"`
-	Namespace             string   `yaml:"namespace" default:"isthmus-system" doc:"namespace of its Lease and of the ledger of virtual addresses" env:"POD_NAMESPACE"`
-	Network               string   `yaml:"network" doc:"network that the cluster is" env:"NETWORK"`
+	Name                  string   `yaml:"name" doc:"name of this process among the controllers of the cluster: the name of its pod" env:"POD_NAME"`
+	Namespace             string   `yaml:"namespace" default:"isthmus-system" doc:"namespace of its Lease and of the ConfigMap of virtual addresses" env:"POD_NAMESPACE"`
+	Network               string   `yaml:"network" doc:"network of the cluster" env:"NETWORK"`
 	TrustDomain           string   `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of the gateways" env:"TRUST_DOMAIN"`
-	ServiceAccount        string   `yaml:"serviceAccount" default:"isthmus-system/controller" doc:"namespace/name of the service account that this process runs as; gateways let it alone follow all exports (controllerServiceAccount there)" env:"ISTHMUS_SERVICE_ACCOUNT"`
-	Gateways              []string `yaml:"gateways" doc:"host:port of the gateways of the own network, from which it hears what other networks export; a host name stands for all of its addresses, and is asked for again every 5 s" env:"ISTHMUS_GATEWAYS"`
-	NodeServiceAccount    string   `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as: it may have certificates of the pods on its node" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
+	ServiceAccount        string   `yaml:"serviceAccount" default:"isthmus-system/controller" doc:"namespace/name of the service account that this process runs as; gateways let only this account follow all exports (their controllerServiceAccount)" env:"ISTHMUS_SERVICE_ACCOUNT"`
+	Gateways              []string `yaml:"gateways" doc:"host:port of the gateways of the own network, the sources of other networks' exports. A host name stands for all of its addresses and is resolved every 5 s" env:"ISTHMUS_GATEWAYS"`
+	NodeServiceAccount    string   `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as: it may request certificates for the pods on its node" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that these gateways run as" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
-	StartupTaint          string   `yaml:"startupTaint" doc:"key of a taint, such as isthmus.io/agent-not-ready, that nodes register with (kubelet --register-with-taints, or the node pool's taints): the leader removes it from a node when the node proxy there is ready, whatever its value and effect; needs the verb patch for nodes. It sets none. Empty: it removes none" env:"ISTHMUS_STARTUP_TAINT"`
+	StartupTaint          string   `yaml:"startupTaint" doc:"key of a taint that nodes register with, such as isthmus.io/agent-not-ready. The leader removes it, with any value and effect, once the node proxy on the node is ready, and never sets it. Needs patch for nodes. Empty: no taint is removed" env:"ISTHMUS_STARTUP_TAINT"`
 
 	Discovery  Discovery              `yaml:"discovery"`
 	Lease      Lease                  `yaml:"lease"`
@@ -42,37 +42,37 @@ type Config struct {
 	Log        logging.Config         `yaml:"log"`
 }
 
-// Discovery is which cluster this controller is for.
+// Discovery has the cluster of this controller.
 type Discovery struct {
 	Kube kube.Config `yaml:"kube"`
 }
 
-// Lease is by which one of several controllers leads.
+// Lease configures the leader election of several controllers.
 type Lease struct {
 	Name     string        `yaml:"name" default:"isthmus-controller" doc:"name of the Lease that the leader holds; only the leader writes to the cluster"`
-	Duration time.Duration `yaml:"duration" default:"15s" doc:"how long a leader that does not renew its Lease counts as one; it stops to write after two thirds of that. At least 2s"`
+	Duration time.Duration `yaml:"duration" default:"15s" doc:"time after which a leader that does not renew its Lease is replaced; it stops writing after two thirds of it. At least 2s"`
 }
 
 // VIPs are the virtual addresses of imported services.
 type VIPs struct {
-	IPv4  netip.Prefix   `yaml:"ipv4" default:"240.240.0.0/16" doc:"range of IPv4 addresses that imported services get one of; of a range shorter than /16 the first 65536 are used. Nobody else may use it. Left empty, there are none"`
-	IPv6  netip.Prefix   `yaml:"ipv6" default:"2001:2::/48" doc:"likewise of IPv6"`
-	InUse []netip.Prefix `yaml:"inUse" doc:"ranges that others use, such as istiod (PILOT_IP_AUTOALLOCATE_IPV4_PREFIX, by default 240.240.0.0/16 too, if it gives addresses to ServiceEntries): an overlap with the ranges above is a problem. Addresses of Services and ranges of pods are found without being listed"`
+	IPv4  netip.Prefix   `yaml:"ipv4" default:"240.240.0.0/16" doc:"range of IPv4 addresses for imported services, for their use only; of a range shorter than /16 the first 65536 are used. Empty: no IPv4 addresses"`
+	IPv6  netip.Prefix   `yaml:"ipv6" default:"2001:2::/48" doc:"as ipv4, for IPv6"`
+	InUse []netip.Prefix `yaml:"inUse" doc:"ranges in use by others: an overlap with the ranges above is a problem. An example is istiod (PILOT_IP_AUTOALLOCATE_IPV4_PREFIX, by default also 240.240.0.0/16), if it assigns addresses to ServiceEntries. Addresses of Services and ranges of pods are found automatically"`
 }
 
 func (v VIPs) ranges() vip.Ranges { return vip.Ranges{V4: v.IPv4, V6: v.IPv6} }
 
 // CA is the service that issues certificates to node proxies and gateways of this cluster.
-// Each controller has it, and not the leader alone.
+// Every controller serves it, not only the leader.
 type CA struct {
-	Address netip.AddrPort `yaml:"address" doc:"address and port that answer Istio's certificate protocol, such as 0.0.0.0:15012: a node proxy has certificates of itself and of the service accounts of live pods on its node, a gateway its own, each by a bound service-account token of audience istio-ca. Left out, there is none" env:"ISTHMUS_CA_ADDRESS"`
-	Dir     string         `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem, and bundle.pem while its root is replaced), read again when it changes; that of identity when left out and identity.source is ca" env:"ISTHMUS_CA_DIR"`
+	Address netip.AddrPort `yaml:"address" doc:"address and port of the CA, which serves Istio's certificate protocol, such as 0.0.0.0:15012. Clients present a bound service-account token of audience istio-ca. A node proxy gets its own certificate and those for service accounts of live pods on its node, a gateway only its own. Left out, there is no CA" env:"ISTHMUS_CA_ADDRESS"`
+	Dir     string         `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem, and bundle.pem during a root rotation), read again when it changes; identity.dir when left out and identity.source is ca" env:"ISTHMUS_CA_DIR"`
 	TTL     time.Duration  `yaml:"ttl" default:"1h" doc:"longest lifetime of a certificate" env:"ISTHMUS_CA_TTL"`
-	Names   []string       `yaml:"names" doc:"host names by which clients call it, beside isthmus-controller.<namespace>.svc (also with .cluster.local behind it), istiod.istio-system.svc and localhost; in a cluster of another domain list isthmus-controller.<namespace>.svc.DOMAIN if clients call it by that: the chart has them call it by the name that ends with .svc"`
-	Keys    string         `yaml:"keys" doc:"file that keeps the public keys of the API server over a restart, so that tokens are believed while it is away; left out, they are kept in memory alone" env:"ISTHMUS_CA_KEYS"`
+	Names   []string       `yaml:"names" doc:"further host names of the CA. Always included: isthmus-controller.<namespace>.svc and isthmus-controller.<namespace>.svc.cluster.local, istiod.istio-system.svc, localhost. With another cluster domain, add isthmus-controller.<namespace>.svc.DOMAIN if clients use it; the chart's clients use the name that ends with .svc"`
+	Keys    string         `yaml:"keys" doc:"file that keeps the public keys of the API server across restarts, so that tokens are accepted while it is unreachable; left out, they are kept in memory only" env:"ISTHMUS_CA_KEYS"`
 }
 
-// dir is where the CA is.
+// dir returns the directory of the CA.
 func (c Config) caDir() string {
 	if c.CA.Dir == "" && (c.Identity.Source == "ca" || c.Identity.Source == "") {
 		return c.Identity.Dir
@@ -80,10 +80,10 @@ func (c Config) caDir() string {
 	return c.CA.Dir
 }
 
-// Federation is what this network has agreed with others.
+// Federation has the links to other networks.
 type Federation struct {
-	Networks  string `yaml:"networks" doc:"file that lists the other networks with their public keys, and what bounds their exports, the same as that of node proxies; read again every 10 s. Until the file exists, what is imported stays as it is. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
-	ConfigMap string `yaml:"configMap" default:"isthmus-networks" doc:"name of the ConfigMap, in the namespace of this process, that isthmus link writes networks to: Events about links are written there"`
+	Networks  string `yaml:"networks" doc:"file with the other networks, their public keys and the bounds on their exports, the same as that of node proxies; read again every 10 s. Until the file exists, existing imports stay as they are. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	ConfigMap string `yaml:"configMap" default:"isthmus-networks" doc:"name of the ConfigMap, in the namespace of this process, that isthmus link writes networks to; Events about links refer to it"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -162,7 +162,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	return warnings, v.Err()
 }
 
-// Instance is what log lines call this process.
+// Instance returns the name of this process in log lines.
 func (c Config) Instance() string { return c.Network + "/" + c.Name }
 
 // account is the identity of a service account.

@@ -13,25 +13,25 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// Share is what another network says of its part of one service, without a word of its
+// Share is one remote service: a service as one other network offers it, without its
 // workloads.
 type Share struct {
-	Network             string      `yaml:"network" doc:"required; the network whose share it is"`
+	Network             string      `yaml:"network" doc:"required; the network that offers it"`
 	Name                string      `yaml:"name" doc:"required; of the service"`
 	Namespace           string      `yaml:"namespace" default:"default" doc:"of the service"`
 	Hostname            string      `yaml:"hostname" doc:"canonical name of the service; <name>.<namespace>.svc.cluster.local when left out"`
-	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services (not of what networks tell themselves); it also has <name>.<namespace>.mesh.internal"`
-	Ports               []SharePort `yaml:"ports" doc:"required; what clients may ask for there: at least one"`
-	Scope               string      `yaml:"scope" default:"global" doc:"who may reach it: segment (networks of the same segment) or global (global-only is the same)"`
-	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services and all its shares say the same; otherwise, and for StrictNode, PreferNetwork"`
-	Created             time.Time   `yaml:"created" doc:"when the service was exported there, such as 2026-11-22T10:00:00Z: of the shares of a service that is not listed under services, the oldest one names it and its ports; an unknown age is the youngest"`
+	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services (rejected in exports of other networks); <name>.<namespace>.mesh.internal is always one"`
+	Ports               []SharePort `yaml:"ports" doc:"required; ports that clients may dial: at least one"`
+	Scope               string      `yaml:"scope" default:"global" doc:"reach: segment (networks of the same segment) or global (global-only is the same)"`
+	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"order of endpoints, if the service is not listed under services and all its entries agree; otherwise, and for StrictNode, PreferNetwork"`
+	Created             time.Time   `yaml:"created" doc:"time of the export there, such as 2026-11-22T10:00:00Z. For a service that is not listed under services, the oldest entry determines its name and ports; an entry without a time is the youngest"`
 	Identities          []string    `yaml:"identities" doc:"required unless capacity is 0; SPIFFE IDs of the workloads there: at least one"`
-	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight beside other networks and workloads, and how many workloads it counts as, while the gateways there say nothing of its health; 0: nobody answers there"`
+	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight relative to other networks and workloads, and the number of workloads it counts as, until gateways there report its health; 0: no workload answers there"`
 }
 
-// SharePort is a port that clients may ask for.
+// SharePort is a port that clients may dial.
 type SharePort struct {
-	Name string `yaml:"name" doc:"optional; unique in the share"`
+	Name string `yaml:"name" doc:"optional; unique in the entry"`
 	Port uint16 `yaml:"port" doc:"required; what clients dial, 1 to 65535"`
 }
 

@@ -16,10 +16,10 @@ import (
 
 // Address is where other networks dial this gateway.
 type Address struct {
-	Hosts   []string `yaml:"hosts" doc:"where other networks dial this gateway: IP addresses or host names with ports, such as 203.0.113.7:15008 or gw.example.com:15008. All gateways behind one load balancer give the same ones. Without hosts and service it is the address in discovery"`
-	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service before this gateway, whose address is followed: that of its load balancer, or, of type NodePort, those of the nodes, or else its externalIPs, the hostPort of this gateway's pod or the node's network. It needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
+	Hosts   []string `yaml:"hosts" doc:"where other networks dial this gateway: IP addresses or host names with ports, such as 203.0.113.7:15008 or gw.example.com:15008. Gateways behind one load balancer have the same ones. Without hosts and service: its address in discovery"`
+	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service in front of this gateway; its current addresses are used. These are those of its load balancer; with type NodePort, those of the nodes; otherwise externalIPs, or the address of the node if the pod has a hostPort or hostNetwork. Needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
 	// QUICService is empty where Service has both protocols.
-	QUICService string `yaml:"quicService" doc:"namespace/name of the Kubernetes Service by which other networks dial this gateway by QUIC (lines.transport), if it is another one than service: its load balancer has UDP alone" env:"ISTHMUS_ADDRESS_QUIC_SERVICE"`
+	QUICService string `yaml:"quicService" doc:"namespace/name of the Kubernetes Service that other networks dial for QUIC (lines.transport), if it is not service: for a UDP-only load balancer" env:"ISTHMUS_ADDRESS_QUIC_SERVICE"`
 }
 
 func (a Address) check(v *strictyaml.Check, cluster bool) {
@@ -48,8 +48,8 @@ func (a Address) check(v *strictyaml.Check, cluster bool) {
 	}
 }
 
-// addresses is where other networks dial this gateway, as far as is known, and why nobody
-// can if that is so.
+// addresses returns where other networks dial this gateway, and the reason if there is no
+// address or it is not current.
 func (g *Gateway) addresses() (out []record.Address, problem string) {
 	switch {
 	case len(g.cfg.Address.Hosts) > 0:
@@ -68,8 +68,8 @@ func (g *Gateway) addresses() (out []record.Address, problem string) {
 	return slices.Compact(out), ""
 }
 
-// quicAddresses is where other networks dial this gateway by QUIC; empty: at addresses. problem is
-// why they cannot.
+// quicAddresses returns where other networks dial this gateway by QUIC. Empty means addresses.
+// problem is the reason if there is none.
 func (g *Gateway) quicAddresses() (out []record.Address, problem string) {
 	if g.cfg.Address.QUICService == "" || !g.cfg.Lines.ServesQUIC() {
 		return nil, ""
@@ -78,22 +78,22 @@ func (g *Gateway) quicAddresses() (out []record.Address, problem string) {
 	return g.introduction.lastQUIC.keep(at, problem, time.Now())
 }
 
-// lastAddressFor is how long the last addresses of the Service are told once it has none: a load
-// balancer's controller may empty the status for a moment, and without an address the network is gone for all
-// others. If the load balancer is really gone they fail to connect there, which is no worse; somebody else who has
-// got its address shows no certificate of the gateways.
+// lastAddressFor is the time for which the last addresses of the Service are published after it has none. A load
+// balancer's controller may empty the status for a moment, and without an address the network is unreachable for
+// all others. If the load balancer was removed, connections to it fail, which is no worse. A new owner of its
+// address has no certificate of the gateways.
 const lastAddressFor = 10 * time.Minute
 
-// lastAddress is what a Service's addresses were when it last had any. The zero value is none.
-// Safe for concurrent use.
+// lastAddress has the latest addresses of a Service. The zero value has none. Safe for
+// concurrent use.
 type lastAddress struct {
 	mu   sync.Mutex
 	at   []record.Address
-	lost time.Time // since when it has had none
+	lost time.Time // when it lost them; zero if it has addresses
 }
 
-// keep returns where other networks are to dial by what is found now, or was, and what is wrong
-// with that.
+// keep returns the addresses to publish, current or latest, and the reason if they are not
+// current.
 func (l *lastAddress) keep(found []kube.Address, problem string, now time.Time) (out []record.Address, wrong string) {
 	for _, a := range found[:min(len(found), record.MaxAddresses)] {
 		out = append(out, record.Address{Host: a.Host, Port: a.Port})

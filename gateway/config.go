@@ -28,12 +28,12 @@ type Config struct {
 	Name                     string         `yaml:"name" doc:"name of this gateway in the discovery file" env:"ISTHMUS_GATEWAY_NAME"`
 	Network                  string         `yaml:"network" doc:"network this gateway serves" env:"NETWORK"`
 	Listen                   netip.AddrPort `yaml:"listen" doc:"address and port to listen on; the gateway's address in discovery when left out" env:"ISTHMUS_LISTEN"`
-	DialFrom                 netip.Addr     `yaml:"dialFrom" doc:"address that connections to pods come from, by which node proxies know them: discovery must list it (gateways[].sources); that of listen when left out" env:"ISTHMUS_DIAL_FROM"`
-	ReusePort                bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address, so that it takes over while the first one drains; both need it, and admin addresses of their own. From its start the second one has the health streams of node proxies: stop the first one within a minute of the second being ready. It sets net.ipv4.tcp_migrate_req in its network namespace; where that cannot be (before Linux 5.14, or without the right) connections whose TCP handshake is under way at the hand-over are reset, and the log says so" env:"ISTHMUS_REUSE_PORT"`
+	DialFrom                 netip.Addr     `yaml:"dialFrom" doc:"source address of connections to pods, by which node proxies recognize gateways: discovery must list it (gateways[].sources); that of listen when left out" env:"ISTHMUS_DIAL_FROM"`
+	ReusePort                bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address and take over while the first one drains. Both need it, and separate admin addresses. Node proxies move their health streams to the second process when it starts. Stop the first one within a minute of the second one being ready. Sets net.ipv4.tcp_migrate_req in the network namespace. Where that fails (before Linux 5.14, or without permission), connections in their TCP handshake during the takeover are reset, and the log reports it" env:"ISTHMUS_REUSE_PORT"`
 	TrustDomain              string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
-	ServiceAccount           string         `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that this gateway runs as, without discovery.file, which says it otherwise" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
-	NodeServiceAccount       string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health, and each only about pods of the node that its identity names or, with discovery.kube, its token (discovery.kube.nodeAudience)" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
-	ControllerServiceAccount string         `yaml:"controllerServiceAccount" default:"isthmus-system/controller" doc:"namespace/name of the service account that isthmus-controller runs as; it alone may follow all that other networks export. Empty lets nobody" env:"ISTHMUS_CONTROLLER_SERVICE_ACCOUNT"`
+	ServiceAccount           string         `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that this gateway runs as; used without discovery.file, which otherwise has it" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
+	NodeServiceAccount       string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as. Only these may report health, each for pods of the node that its identity names or, with discovery.kube, its token (discovery.kube.nodeAudience)" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
+	ControllerServiceAccount string         `yaml:"controllerServiceAccount" default:"isthmus-system/controller" doc:"namespace/name of the service account that isthmus-controller runs as. Only this account may follow all exports of other networks. Empty: none may" env:"ISTHMUS_CONTROLLER_SERVICE_ACCOUNT"`
 
 	Address          Address                `yaml:"address"`
 	Discovery        Discovery              `yaml:"discovery"`
@@ -50,19 +50,19 @@ type Config struct {
 	Diagnose         diagnose.Config        `yaml:"diagnose"`
 	Log              logging.Config         `yaml:"log"`
 
-	// Memory bounds what this process buffers for connections. It is no key: the main sets it.
+	// Memory bounds the buffers of this process for connections. It is no key: main sets it.
 	Memory *memory.Budget `yaml:"-"`
 }
 
-// Discovery is where the mesh is described: in a file, and, of the own network's pods and
-// services, by a Kubernetes cluster beside it.
+// Discovery has the sources of discovery: a file, and a Kubernetes cluster for the own
+// network's pods and services.
 type Discovery struct {
 	file.Config `yaml:",inline"`
 	Kube        kube.Config `yaml:"kube"`
 }
 
-// Warnings is that of the file. Of one beside a cluster there are none: whom its policies select is known by a process alone
-// that follows the cluster.
+// Warnings returns those of the file. A file beside a cluster has none: the workloads that its policies select are known
+// only to a process that follows the cluster.
 func (d Discovery) Warnings() []string {
 	if d.Kube.Enabled() {
 		return nil
@@ -70,8 +70,8 @@ func (d Discovery) Warnings() []string {
 	return d.Config.Warnings()
 }
 
-// Warnings says what of the discovery file is in force and does not do what it was written for: policies that select no
-// workload, and gateways that others do not reach by their addresses.
+// Warnings returns valid parts of the discovery file that have no effect: policies that select no workload, and
+// gateways with addresses that other networks cannot reach.
 func (c Config) Warnings() []string {
 	list := c.Discovery.Warnings()
 	if c.Discovery.File == "" {
@@ -84,22 +84,22 @@ func (c Config) Warnings() []string {
 	return append(list, discovery.OnLoopback(snap, "")...)
 }
 
-// Outlier is the health arithmetic of hops (gateway to pod address).
+// Outlier configures outlier detection of hops (gateway to pod address).
 type Outlier struct {
-	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out what does not answer and what node proxies report; none: choose among all ready pods" env:"ISTHMUS_OUTLIER_SCOPE"`
+	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: exclude pods that do not answer or that node proxies report as ejected; none: select among all ready pods" env:"ISTHMUS_OUTLIER_SCOPE"`
 	health.Config `yaml:",inline"`
 }
 
 // Federation is this gateway's part in gossip.
 type Federation struct {
-	Health   bool   `yaml:"health" default:"true" doc:"take reports of node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
-	Keys     string `yaml:"keys" doc:"directory of this network's key, which isthmus network init makes; required unless health is off. Read again every 10 s, as networks is" env:"ISTHMUS_FEDERATION_KEYS"`
-	Networks string `yaml:"networks" doc:"file that lists the other networks with their public keys, as isthmus network show prints them: nothing is believed of a network that is not in it. Left out, this gateway believes the gateways of its own network alone" env:"ISTHMUS_FEDERATION_NETWORKS"`
-	Group    string `yaml:"group" doc:"name of the gateways of this network that reach the same pods as this one, up to 63 bytes; the network can deliver what the best of each group can, groups added up. Left out, all gateways of the network that leave it out are one group. While some of the network have been given one and others not yet, the network counts once for each" env:"ISTHMUS_FEDERATION_GROUP"`
+	Health   bool   `yaml:"health" default:"true" doc:"receive health reports of node proxies and exchange health with other gateways by gossip" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Keys     string `yaml:"keys" doc:"directory of this network's key, made by isthmus network init; required unless health is false. Read again every 10 s, like networks" env:"ISTHMUS_FEDERATION_KEYS"`
+	Networks string `yaml:"networks" doc:"file with the other networks and their public keys, as printed by isthmus network show: nothing is accepted from a network that is not listed. Left out, only gateways of the own network are accepted" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	Group    string `yaml:"group" doc:"name of the group of gateways of this network that reach the same pods as this one, up to 63 bytes. Per service, the best availability in each group counts, and groups add up. Gateways without a group form one group. While only some gateways of a network have one, the network counts once for each group" env:"ISTHMUS_FEDERATION_GROUP"`
 }
 
-// maxGroup is the longest name of a group: each word of a gateway carries it to the node
-// proxies that follow a service.
+// maxGroup is the longest name of a group, in bytes: each update of a gateway carries it to
+// the node proxies that subscribe to a service.
 const maxGroup = 63
 
 func (f Federation) check(v *strictyaml.Check, network string) {
@@ -120,21 +120,21 @@ func orWord(s, word string) string {
 
 // Retry bounds how often a connection that failed at one pod is tried at another.
 type Retry struct {
-	BudgetBurst int     `yaml:"budgetBurst" default:"500" doc:"repeats that a service may use at once before the ratio limits them; one after a timeout counts as five"`
-	BudgetRatio float64 `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection to the service"`
+	BudgetBurst int     `yaml:"budgetBurst" default:"500" doc:"retries towards a service that are available before the ratio limits them; a retry after a timeout costs five"`
+	BudgetRatio float64 `yaml:"budgetRatio" default:"0.5" doc:"retries earned by each new connection to the service"`
 }
 
-// Timeouts bound everything that could wait for ever.
+// Timeouts bound every wait.
 type Timeouts struct {
 	Handshake        time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
-	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
-	Hello            time.Duration `yaml:"hello" default:"5s" doc:"how long a client may take, after its CONNECT was answered, to send a complete TLS hello to the pod; then its stream is reset, which is nobody's fault but its own"`
-	Answer           time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
-	Silence          time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took a complete TLS hello and sent nothing back for this long has failed as a hop"`
-	HalfClosed       time.Duration `yaml:"halfClosed" default:"30s" doc:"how long a client may leave its stream open after the pod has closed the connection"`
-	LameDuck         time.Duration `yaml:"lameDuck" default:"0s" doc:"how long the process goes on as before, new connections too, after it was told to stop, before it drains: for load balancers that send new connections for a while to a gateway that is gone from their list. Other gateways and node proxies prefer its siblings from the begin, and readiness stays. The chart sets 30s"`
-	Drain            time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
-	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"how long open connections may go on after a certificate that their session rests on has expired; new ones are refused on that session a little before that"`
+	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address, before the next pod is tried"`
+	Hello            time.Duration `yaml:"hello" default:"5s" doc:"time for a client to send a complete TLS ClientHello to the pod after the answer to its CONNECT. Then its stream is reset, which counts against no pod"`
+	Answer           time.Duration `yaml:"answer" default:"500ms" doc:"time for a pod address to answer a client's ClientHello before another pod is tried; after a fifth of it, new connections use other pods"`
+	Silence          time.Duration `yaml:"silence" default:"2s" doc:"time without a byte after which a pod address that received a complete ClientHello has failed as a hop"`
+	HalfClosed       time.Duration `yaml:"halfClosed" default:"30s" doc:"time that a client may leave its stream open after the pod closed the connection"`
+	LameDuck         time.Duration `yaml:"lameDuck" default:"0s" doc:"time between the stop signal and the drain. The process stays ready and serves as before, new connections included: for load balancers that still send connections to a gateway that left their list. Other gateways and node proxies prefer its siblings from the stop signal on. The chart sets 30s"`
+	Drain            time.Duration `yaml:"drain" default:"10s" doc:"time that open connections may continue after the stop signal"`
+	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"time that open connections may continue after a certificate of their session has expired; new ones are refused on that session shortly before the expiry"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -208,10 +208,10 @@ func (c Config) Validate() (warnings []string, err error) {
 	return warnings, v.Err()
 }
 
-// Instance is what log lines call this process.
+// Instance returns the name of this process in log lines.
 func (c Config) Instance() string { return c.Network + "/" + c.Name }
 
-// nodeAccount is what node proxies that may report health run as.
+// nodeAccount returns the identity of node proxies, which may report health.
 func (c Config) nodeAccount() (spiffeid.ID, error) {
 	var v strictyaml.Check
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.NodeServiceAccount)
@@ -220,7 +220,7 @@ func (c Config) nodeAccount() (spiffeid.ID, error) {
 	return id, v.Err()
 }
 
-// controllerAccount is what the controller runs as; zero is nobody.
+// controllerAccount returns the identity of the controller. Zero if there is none.
 func (c Config) controllerAccount() (spiffeid.ID, error) {
 	if c.ControllerServiceAccount == "" {
 		return spiffeid.ID{}, nil
@@ -231,8 +231,8 @@ func (c Config) controllerAccount() (spiffeid.ID, error) {
 	return id, v.Err()
 }
 
-// checkDiscovery checks that something says which gateways there are: the file, or the
-// cluster.
+// checkDiscovery checks that the file or the cluster is configured as the source of
+// gateways.
 func (c Config) checkDiscovery(v *strictyaml.Check) {
 	kube := c.Discovery.Kube
 	if c.Discovery.File != "" || !kube.Enabled() || kube.Gateways == "" {
@@ -251,7 +251,7 @@ func (c Config) checkDiscovery(v *strictyaml.Check) {
 	v.Join(rest.Validate())
 }
 
-// address is where this gateway is by its own configuration.
+// address returns the address of this gateway by its own configuration.
 func (c Config) address() (netip.AddrPort, bool) {
 	port := uint16(mesh.HBONEPort)
 	if c.Listen.IsValid() {

@@ -7,32 +7,31 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-// Limits bound what one client may hold of this gateway, and what of the pods behind
-// it, which know all its clients by one address.
+// Limits bound the resources of one client at this gateway, and at the pods behind it,
+// which see all its clients as one address.
 type Limits struct {
 	admission.Config `yaml:",inline"`
 	Inner            InnerLimits `yaml:"inner"`
 }
 
-// InnerLimits bound the TLS handshakes between clients and a pod that this gateway
-// carries and that are not over. A node proxy has room for 1024 of each pod by default
-// (its limits.handshakes), of all gateways and of its own network.
+// InnerLimits bound the unfinished TLS handshakes between clients and a pod that this
+// gateway carries. A node proxy has room for 1024 per pod by default (its
+// limits.handshakes), of all gateways and of its own network.
 //
-// A pod takes 1 to 2 ms of a processor for each, and they are under way for one round
-// trip of the client: at 100 ms 128 of them are 1280 each second, which is more than a
-// processor of the pod's node can do. So an honest client is not held back by them,
-// while a hostile one, which leaves them unfinished, has an eighth of the room. What is
-// left unfinished a node proxy ends after 3 s by default, and this gateway soon after that
-// (handshakeTime): so within Wait everybody's turn comes, also where hostile identities
-// fill the room of a pod.
+// A handshake costs a pod 1 to 2 ms of CPU and lasts one round trip of the client. At
+// 100 ms, 128 of them are 1280 per second, more than a CPU of the pod's node can do. So
+// the limit does not slow an honest client, while a hostile one, which leaves them
+// unfinished, has an eighth of the room. A node proxy closes unfinished ones after 3 s by
+// default, and this gateway soon after that (handshakeTime). So every CONNECT gets its
+// turn within Wait, even if hostile identities fill the room of a pod.
 //
-// Fewer under way at once also end sooner. 2000 of one identity at once to 10 pods, with
-// gateway, clients and pods on two busy processors: 140 each second, instead of 33 without
-// bounds, where most ended by a timeout when they were nearly done (November 2026).
+// Fewer concurrent handshakes also finish sooner. With 2000 concurrent ones of one
+// identity to 10 pods, and gateway, clients and pods on two busy CPUs, 140 finished per
+// second, against 33 without bounds, where most timed out when nearly done (November 2026).
 type InnerLimits struct {
-	HandshakesPerIdentity int           `yaml:"handshakesPerIdentity" default:"128" doc:"TLS handshakes of one client identity with one pod that are not over; the next one waits for its turn; 0: no bound"`
-	HandshakesPerPod      int           `yaml:"handshakesPerPod" default:"384" doc:"the same of all clients: identities take turns; keep what all gateways of the network may have together below limits.handshakes of the node proxies; 0: no bound"`
-	Wait                  time.Duration `yaml:"wait" default:"4s" doc:"how long a CONNECT may wait for its turn; then it is answered with 503 and isthmus-reason overload, and no pod is blamed"`
+	HandshakesPerIdentity int           `yaml:"handshakesPerIdentity" default:"128" doc:"unfinished TLS handshakes of one client identity with one pod; the next one is queued; 0: no bound"`
+	HandshakesPerPod      int           `yaml:"handshakesPerPod" default:"384" doc:"the same for all client identities together, which take turns. Keep the sum over all gateways of the network below limits.handshakes of the node proxies; 0: no bound"`
+	Wait                  time.Duration `yaml:"wait" default:"4s" doc:"time that a CONNECT may be queued; then it is answered with 503 and isthmus-reason overload, which counts against no pod"`
 }
 
 func defaultLimits() Limits {

@@ -14,7 +14,7 @@ const (
 	ModeHybrid         Mode = "hybrid" // both; the default
 	ModeCircuitBreaker Mode = "circuitBreaker"
 	ModeEWMA           Mode = "ewma"
-	ModeOff            Mode = "off" // every key is healthy for ever
+	ModeOff            Mode = "off" // every key stays healthy
 )
 
 // Config has the knobs, names and defaults that users of outlier detection in
@@ -22,13 +22,13 @@ const (
 // moving average off, a negative base or max backoff the breaker; both together
 // turn outlier detection off.
 type Config struct {
-	Mode             Mode    `yaml:"mode" default:"hybrid" doc:"hybrid: breaker and moving average; circuitBreaker or ewma: one of them; off: neither" env:"ISTHMUS_OUTLIER_MODE"`
-	EWMAHealthFloor  float64 `yaml:"ewmaHealthFloor" default:"0.05" doc:"smallest weight factor of a failing endpoint, from 0 to below 1: it keeps a trickle of connections; negative turns the moving average off" env:"EWMA_HEALTH_FLOOR"`
+	Mode             Mode    `yaml:"mode" default:"hybrid" doc:"hybrid: circuit breaker and moving average; circuitBreaker or ewma: only one of them; off: neither" env:"ISTHMUS_OUTLIER_MODE"`
+	EWMAHealthFloor  float64 `yaml:"ewmaHealthFloor" default:"0.05" doc:"smallest weight factor of a failing endpoint, from 0 to below 1, which keeps some connections; negative turns the moving average off" env:"EWMA_HEALTH_FLOOR"`
 	EWMAAlpha        float64 `yaml:"ewmaAlpha" default:"0.3" doc:"weight of the newest outcome in the moving average, above 0 to 1; negative turns the moving average off" env:"EWMA_ALPHA"`
 	FailureThreshold int     `yaml:"failureThreshold" default:"2" doc:"consecutive failures that eject an endpoint, at least 1" env:"CIRCUIT_BREAKER_FAILURE_THRESHOLD"`
-	BaseBackoffSecs  float64 `yaml:"baseBackoffSecs" default:"60" doc:"seconds that a first ejection lasts at most, for a probe that is answered ends it early; each further one lasts twice as long; negative turns the breaker off" env:"CIRCUIT_BREAKER_BASE_BACKOFF_SECS"`
+	BaseBackoffSecs  float64 `yaml:"baseBackoffSecs" default:"60" doc:"longest first ejection in seconds; a successful probe ends it early. Each further ejection is twice as long; negative turns the breaker off" env:"CIRCUIT_BREAKER_BASE_BACKOFF_SECS"`
 	MaxBackoffSecs   float64 `yaml:"maxBackoffSecs" default:"300" doc:"longest ejection in seconds, before jitter; negative turns the breaker off" env:"CIRCUIT_BREAKER_MAX_BACKOFF_SECS"`
-	JitterFrac       float64 `yaml:"jitterFrac" default:"0.2" doc:"an ejection is up to this share shorter or longer, from 0 to below 1" env:"CIRCUIT_BREAKER_JITTER_FRAC"`
+	JitterFrac       float64 `yaml:"jitterFrac" default:"0.2" doc:"an ejection is randomly shorter or longer by up to this share, from 0 to below 1" env:"CIRCUIT_BREAKER_JITTER_FRAC"`
 }
 
 // DefaultConfig returns what ztunnel users expect without setting anything.

@@ -15,17 +15,17 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-// Config is the part of a process's YAML that says where its SVIDs come from.
+// Config is the section of a process's YAML with the source of its SVIDs.
 type Config struct {
-	Source     string        `yaml:"source" default:"ca" doc:"where SVIDs come from: ca (a development CA whose key this process reads), files (somebody else rotates them) or istio (a CA that speaks Istio's protocol: the controller's, or istiod)" env:"ISTHMUS_IDENTITY_SOURCE"`
+	Source     string        `yaml:"source" default:"ca" doc:"source of SVIDs: ca (a development CA; this process reads its key), files (rotated by another program) or istio (a CA with Istio's protocol: isthmus-controller or istiod)" env:"ISTHMUS_IDENTITY_SOURCE"`
 	Dir        string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem, for a node proxy <namespace>/<service account>/node/<network>/<node>/{cert,key}.pem; not for source istio" env:"ISTHMUS_IDENTITY_DIR"`
-	TTL        time.Duration `yaml:"ttl" default:"1h" doc:"lifetime of an SVID, renewed at half of it: of source ca, and what is asked of source istio, whose CA may give less" env:"ISTHMUS_IDENTITY_TTL"`
+	TTL        time.Duration `yaml:"ttl" default:"1h" doc:"lifetime of an SVID, renewed at half of it: of source ca, and requested of source istio, whose CA may issue shorter ones" env:"ISTHMUS_IDENTITY_TTL"`
 	Address    string        `yaml:"address" doc:"source istio: host:port of the CA, such as isthmus-controller.isthmus-system.svc:15012 or istiod.istio-system.svc:15012" env:"ISTHMUS_IDENTITY_ADDRESS"`
-	Root       string        `yaml:"root" doc:"source istio: file of the roots by which the CA proves its name, in PEM; read for each connection" env:"ISTHMUS_IDENTITY_ROOT"`
-	ServerName string        `yaml:"serverName" doc:"source istio: name that the CA must prove; the host of address when left out" env:"ISTHMUS_IDENTITY_SERVER_NAME"`
-	Token      string        `yaml:"token" doc:"source istio: file of the service-account token, of audience istio-ca, by which the CA knows who asks: who asks for another identity than that of the token asks as its node's proxy, as ztunnel does. Read for each request, as the kubelet replaces it" env:"ISTHMUS_IDENTITY_TOKEN"`
-	Cluster    string        `yaml:"cluster" default:"Kubernetes" doc:"source istio: what istiod calls the cluster that has issued the token" env:"ISTHMUS_IDENTITY_CLUSTER"`
-	Bundle     string        `yaml:"bundle" doc:"file of further roots of the own trust domain, in PEM, that peers may prove themselves by, beside those that come with an SVID; read again when it changes, so that a new root is believed everywhere before it signs. Left out: there are none" env:"ISTHMUS_IDENTITY_BUNDLE"`
+	Root       string        `yaml:"root" doc:"source istio: file of the roots that verify the CA's certificate, in PEM; read for each connection" env:"ISTHMUS_IDENTITY_ROOT"`
+	ServerName string        `yaml:"serverName" doc:"source istio: name that the CA's certificate must have; the host of address when left out" env:"ISTHMUS_IDENTITY_SERVER_NAME"`
+	Token      string        `yaml:"token" doc:"source istio: file of a service-account token of audience istio-ca that authenticates this process to the CA. For an identity other than that of the token, the process acts as its node's proxy, as ztunnel does. Read for each request, as the kubelet replaces it" env:"ISTHMUS_IDENTITY_TOKEN"`
+	Cluster    string        `yaml:"cluster" default:"Kubernetes" doc:"source istio: istiod's name for the cluster that issued the token" env:"ISTHMUS_IDENTITY_CLUSTER"`
+	Bundle     string        `yaml:"bundle" doc:"file of further roots of the own trust domain, in PEM, that verify peers in addition to the roots delivered with SVIDs. Read again when it changes, so that all processes accept a new root before it signs. Left out, there are none" env:"ISTHMUS_IDENTITY_BUNDLE"`
 }
 
 // DefaultConfig is source ca with a lifetime of one hour; Dir has no default.

@@ -31,8 +31,8 @@ type Config struct {
 	Node           string `yaml:"node" doc:"name of this node in the discovery file" env:"NODE_NAME"`
 	Network        string `yaml:"network" doc:"network this node is on" env:"NETWORK"`
 	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
-	ClusterDomain  string `yaml:"clusterDomain" doc:"domain of the cluster's own DNS names, such as k8s.example: NAME.NAMESPACE.svc.DOMAIN is the service that all networks call NAME.NAMESPACE.svc.cluster.local. Left out: for a captured pod that of its resolv.conf (search svc.DOMAIN), for listeners and SOCKS that of the resolv.conf of this process" env:"CLUSTER_DOMAIN"`
-	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as: its identity is spiffe://<trustDomain>/ns/<namespace>/sa/<name>, with /node/<network>/<node> behind it unless federation.token proves the node" env:"ISTHMUS_SERVICE_ACCOUNT"`
+	ClusterDomain  string `yaml:"clusterDomain" doc:"domain of the cluster's own DNS names, such as k8s.example: NAME.NAMESPACE.svc.DOMAIN then is the service that all networks call NAME.NAMESPACE.svc.cluster.local. Left out: taken from resolv.conf (search svc.DOMAIN), for captured pods from that of the pod, for listeners and SOCKS from that of this process" env:"CLUSTER_DOMAIN"`
+	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account of this process. Its identity is spiffe://<trustDomain>/ns/<namespace>/sa/<name>, with /node/<network>/<node> appended unless federation.token proves the node" env:"ISTHMUS_SERVICE_ACCOUNT"`
 
 	Discovery        Discovery              `yaml:"discovery"`
 	Identity         identity.Config        `yaml:"identity"`
@@ -51,17 +51,17 @@ type Config struct {
 	Diagnose         diagnose.Config        `yaml:"diagnose"`
 	Log              logging.Config         `yaml:"log"`
 
-	// Memory bounds what this process buffers for connections. It is no key: the main sets it.
+	// Memory bounds the buffers of this process for connections. It is no key: main sets it.
 	Memory *memory.Budget `yaml:"-"`
 }
 
-// Discovery is where the mesh is described: in a file, or, as far as this node needs it, by
-// the gateways of its own network.
+// Discovery has the source of discovery: a file, or the gateways of the own network, which
+// send the part that this node needs.
 type Discovery struct {
 	file.Config           `yaml:",inline"`
-	Gateways              []string `yaml:"gateways" doc:"instead of file: gateways of this node's own network, host:port each, that tell what this node needs of it; a name stands for all of its addresses and is resolved again and again" env:"ISTHMUS_DISCOVERY_GATEWAYS"`
-	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways run as: the identity that those under gateways must show, in the trust domain of this process" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
-	Cache                 string   `yaml:"cache" doc:"file in which this process keeps what the gateways told last, from which it starts while none of them can be reached; left out, it waits for one" env:"ISTHMUS_DISCOVERY_CACHE"`
+	Gateways              []string `yaml:"gateways" doc:"instead of file: gateways of this node's own network, host:port each, as sources of discovery for this node" env:"ISTHMUS_DISCOVERY_GATEWAYS"`
+	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways run as: the identity that gateways under gateways must present, in the trust domain of this process" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
+	Cache                 string   `yaml:"cache" doc:"file with the last discovery data from the gateways, for starts while none of them is reachable; left out, a start waits for a gateway" env:"ISTHMUS_DISCOVERY_CACHE"`
 }
 
 func (d Discovery) check(v *strictyaml.Check, trustDomain string, health bool) {
@@ -86,9 +86,9 @@ func (d Discovery) check(v *strictyaml.Check, trustDomain string, health bool) {
 	v.Field("discovery.gatewayServiceAccount", account)
 }
 
-// Inbound says what peers of a local pod may ask for.
+// Inbound has the ports of a local pod that peers may connect to.
 type Inbound struct {
-	Ports string `yaml:"ports" default:"any" doc:"which ports of a pod peers of the own network may ask for: any, as stock node proxies do; declared: target ports of services that the pod is a member of; exported: those of global services. What comes through a gateway is always held to exported" env:"ISTHMUS_INBOUND_PORTS"`
+	Ports string `yaml:"ports" default:"any" doc:"ports of a pod that peers of the own network may connect to: any, as in stock node proxies; declared: target ports of the pod's services; exported: those of global services. Connections through a gateway are always restricted to exported" env:"ISTHMUS_INBOUND_PORTS"`
 }
 
 // Values of inbound.ports.
@@ -116,23 +116,23 @@ func (i Inbound) check(v *strictyaml.Check) {
 	}
 }
 
-// Outbound is one static listener: what connects to it goes to one service.
+// Outbound is one static listener: its connections go to one service.
 type Outbound struct {
-	Workload string         `yaml:"workload" doc:"UID of the local workload whose connections arrive here"`
+	Workload string         `yaml:"workload" doc:"UID of the local workload; connections to the listener count as its own"`
 	Listen   netip.AddrPort `yaml:"listen" doc:"address and port to listen on"`
-	To       string         `yaml:"to" doc:"where connections go, host:port: a service's hostname and port, its virtual IP, or a pod of this network"`
+	To       string         `yaml:"to" doc:"destination of connections, host:port: a service's hostname and port, its virtual IP, or a pod of this network"`
 }
 
 // Socks is one SOCKS5 listener of a local workload.
 type Socks struct {
-	Workload string         `yaml:"workload" doc:"UID of the local workload whose connections arrive here"`
+	Workload string         `yaml:"workload" doc:"UID of the local workload; connections to the listener count as its own"`
 	Listen   netip.AddrPort `yaml:"listen" doc:"address and port to listen on, usually port 15080"`
 }
 
-// Outlier is the health arithmetic of what this node proxy sees itself.
+// Outlier configures outlier detection by this node proxy's own observations.
 type Outlier struct {
-	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out single endpoints, here and at other networks by what their own side reports; networkService: leave out a service's whole share of a network by what this client sees; none: never leave anything out" env:"ISTHMUS_OUTLIER_SCOPE"`
-	Listeners     bool   `yaml:"listeners" default:"true" doc:"with scope endpoint, watch the listening sockets of local applications (Linux): what is closed or accepts nobody is left out before a connection meets it; false: faults are found by connects alone" env:"ISTHMUS_OUTLIER_LISTENERS"`
+	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: eject single endpoints, by own observation and by the reports of other networks about theirs; networkService: eject a whole remote service, by own observation; none: never eject" env:"ISTHMUS_OUTLIER_SCOPE"`
+	Listeners     bool   `yaml:"listeners" default:"true" doc:"with scope endpoint, watch the listening sockets of local applications (Linux). An endpoint is ejected when its socket closes or accepts nothing, before a connection reaches it; false: only failed connects are detected" env:"ISTHMUS_OUTLIER_LISTENERS"`
 	health.Config `yaml:",inline"`
 }
 
@@ -143,33 +143,33 @@ const (
 	ScopeNone           = "none"
 )
 
-// Retry bounds how often a connect is repeated elsewhere.
+// Retry bounds retries of a connect at other endpoints.
 type Retry struct {
-	Attempts    int           `yaml:"attempts" default:"8" doc:"how many more times a connect is tried after the first; 0 never repeats" env:"ISTHMUS_RETRY_ATTEMPTS"`
+	Attempts    int           `yaml:"attempts" default:"8" doc:"retries after the first connect attempt; 0 never retries" env:"ISTHMUS_RETRY_ATTEMPTS"`
 	Deadline    time.Duration `yaml:"deadline" default:"15s" doc:"no attempt starts later than this after the application connected"`
-	Early       bool          `yaml:"early" default:"true" doc:"pass on what an application says before the far application has accepted, which saves a round trip; if the far side then vanishes without an answer the connection fails, because it cannot be repeated safely" env:"ISTHMUS_RETRY_EARLY"`
-	Hedge       bool          `yaml:"hedge" default:"true" doc:"when the far side says that its application takes longer than 100 ms to accept, or that its accept queue is full, take the connect back and go elsewhere, if somebody healthy is there and the budget has five repeats; false waits" env:"ISTHMUS_RETRY_HEDGE"`
-	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"repeats towards a service that the pods of one identity on this node may use at once before the ratio limits them"`
-	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection of that identity to the service"`
+	Early       bool          `yaml:"early" default:"true" doc:"send early data: forward the application's bytes before the destination application has accepted, which saves a round trip. If the destination then vanishes without an answer, the connection fails, because a retry could repeat the bytes" env:"ISTHMUS_RETRY_EARLY"`
+	Hedge       bool          `yaml:"hedge" default:"true" doc:"withdraw a connect and try another endpoint if the destination reports a full accept queue or an application that takes over 100 ms to accept. Needs another healthy endpoint and a budget of five retries; false waits" env:"ISTHMUS_RETRY_HEDGE"`
+	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"retries towards a service, per identity of the pods on this node, that are available before the ratio limits them"`
+	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"retries earned by each new connection of that identity to the service"`
 }
 
 // Federation is this node proxy's part in health across networks.
 type Federation struct {
-	Health   bool          `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
-	Networks string        `yaml:"networks" doc:"file that lists the other networks with their public keys, the one that gateways of this network read: what these networks export, and where their gateways are, is used beside discovery as far as those keys prove it. Its keys are below. Read again every 10 s. Left out, discovery alone says so" env:"ISTHMUS_FEDERATION_NETWORKS"`
-	Token    string        `yaml:"token" doc:"file of the token that proves to gateways on which node this process is: a service-account token bound to its pod, for the audience that gateways name in discovery.kube.nodeAudience. It is read for each attempt, as the kubelet replaces it. Its own identity is then that of its service account alone, without the node. Left out: its certificate names the node" env:"ISTHMUS_FEDERATION_TOKEN"`
-	Idle     time.Duration `yaml:"idle" default:"10m" doc:"how long what is known of a service is kept up to date after a local pod has used it last; those that static listeners lead to are never forgotten"`
+	Health   bool          `yaml:"health" default:"true" doc:"report the health of local pods to this network's gateways, and receive that of other networks from them" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Networks string        `yaml:"networks" doc:"file with the other networks and their public keys, as for the gateways of this network. Exports and gateway addresses that these keys prove are used in addition to discovery. Read again every 10 s; keys below. Left out, only discovery is used" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	Token    string        `yaml:"token" doc:"file of a service-account token, bound to the pod of this process, that proves its node to gateways; its audience is discovery.kube.nodeAudience of the gateways. Read for each attempt, as the kubelet replaces it. The identity of this process then has no node. Left out, its certificate names the node" env:"ISTHMUS_FEDERATION_TOKEN"`
+	Idle     time.Duration `yaml:"idle" default:"10m" doc:"time that data of a service stays current after its last use by a local pod; destinations of static listeners always do"`
 }
 
-// Timeouts bound everything that could wait for ever.
+// Timeouts bound every wait.
 type Timeouts struct {
 	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a gateway or a pod address"`
 	Handshake        time.Duration `yaml:"handshake" default:"3s" doc:"longest TLS handshake, and longest wait for the peer's HTTP/2 settings"`
 	Connect          time.Duration `yaml:"connect" default:"5s" doc:"longest wait for the answer to one CONNECT"`
 	App              time.Duration `yaml:"app" default:"2s" doc:"longest TCP connect to a local application"`
-	Idle             time.Duration `yaml:"idle" default:"5m" doc:"how long a session without connections is kept for the next one" env:"POOL_UNUSED_RELEASE_TIMEOUT"`
-	Drain            time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
-	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"how long open connections may go on after a certificate that their session rests on has expired; new ones begin on new sessions a little before that"`
+	Idle             time.Duration `yaml:"idle" default:"5m" doc:"time that a session without connections stays open for reuse" env:"POOL_UNUSED_RELEASE_TIMEOUT"`
+	Drain            time.Duration `yaml:"drain" default:"10s" doc:"time that open connections may continue after the stop signal"`
+	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"time that open connections may continue after a certificate of their session has expired; new ones use new sessions from shortly before the expiry"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -206,8 +206,8 @@ func LoadConfig(path string) (Config, []string, error) {
 	return c, slices.Concat(warnings, c.OutlierDetection.inVain(path), strictyaml.Located(path, c, vain)), nil
 }
 
-// inVain is what the file at path, or the environment, asks for and the scope has no use for. That a key
-// has its default does not say that somebody has written it.
+// inVain returns warnings for keys that the file at path, or the environment, sets and that have no effect with
+// the configured scope. It loads them again over another default, as a set value may equal the default.
 func (o Outlier) inVain(path string) []string {
 	if o.Scope == ScopeEndpoint || !o.Listeners {
 		return nil
@@ -318,12 +318,12 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	v.Positive("timeouts.certificateGrace", t.CertificateGrace)
 }
 
-// Instance is what log lines call this process.
+// Instance returns the name of this process in log lines.
 func (c Config) Instance() string { return c.Network + "/" + c.Node }
 
-// SPIFFEID is the identity of the process itself: that of its service account with
-// the node behind it, by which gateways know for which pods it may speak, unless a token
-// tells them.
+// SPIFFEID returns the identity of the process: that of its service account, with the
+// node appended unless a token names it. Gateways accept reports for pods of that node
+// only.
 func (c Config) SPIFFEID() (spiffeid.ID, error) {
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
 	var v strictyaml.Check

@@ -13,10 +13,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// Config is the part of a process's YAML that says where the mesh is described.
+// Config is the section of a process's YAML with the path of the discovery file.
 type Config struct {
-	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh, from the root or from the directory that the process is started in; reloaded when it changes" env:"LOCAL_XDS_PATH"`
-	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest part of the workloads, of the services, of the capacity that shares count, of the gateways or of the policies that one change of the file may remove, above 0 to 1: what removes more is held until it is confirmed; two may always go, but not the last gateway of a network"`
+	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh, absolute or relative to the working directory; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest share that one change of the file may remove without confirmation, above 0 to 1: of workloads, services, capacity under shares, gateways or policies. Two of each may always be removed, except the last gateway of a network"`
 }
 
 // DefaultConfig returns what a key that is left out means; File has no default.
@@ -32,7 +32,7 @@ func (c Config) Validate() error {
 	return v.Err()
 }
 
-// Load is [Usable] of the file. That it cannot be read is a mistake of the configuration.
+// Load is [Usable] of the file. An unreadable file is an error of the configuration.
 func (c Config) Load() (s *mesh.Snapshot, left, err error) {
 	s, left, err = Usable(c.File)
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
@@ -41,8 +41,8 @@ func (c Config) Load() (s *mesh.Snapshot, left, err error) {
 	return s, left, err
 }
 
-// Problems joins an error for each object or field of the file that is not used, or not as it is
-// written, by a process that starts with it. Without a file there are none.
+// Problems joins an error for each object or field of the file that a process excludes or changes
+// when it starts with the file. It is nil without a file.
 func (c Config) Problems() error {
 	if c.File == "" {
 		return nil

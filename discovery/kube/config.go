@@ -16,17 +16,17 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// Config is the part of a process's YAML that says whose objects it follows. The zero
-// Config follows nobody's.
+// Config is the section of a process's YAML with the API server to follow. The zero Config
+// follows none.
 type Config struct {
-	InCluster       bool   `yaml:"inCluster" default:"false" doc:"true: follow the API server of the cluster that this process runs in as a pod, as its service account; it needs the verbs list and watch for pods, services, nodes, namespaces, endpointslices.discovery.k8s.io, serviceexports.multicluster.x-k8s.io, and authorizationpolicies and peerauthentications.security.istio.io" env:"ISTHMUS_KUBE_IN_CLUSTER"`
-	Kubeconfig      string `yaml:"kubeconfig" doc:"instead of inCluster: path of a kubeconfig file, of which the current context counts" env:"ISTHMUS_KUBECONFIG"`
-	SystemNamespace string `yaml:"systemNamespace" default:"istio-system" doc:"namespace whose label topology.istio.io/network says which network the cluster is: another one than network is a problem" env:"ISTHMUS_SYSTEM_NAMESPACE"`
-	RootNamespace   string `yaml:"rootNamespace" default:"istio-system" doc:"namespace whose policies (AuthorizationPolicy, PeerAuthentication) are for the workloads of every namespace, as rootNamespace of Istio's mesh configuration; it goes before that of a discovery file" env:"ISTHMUS_ROOT_NAMESPACE"`
-	Cache           string `yaml:"cache" doc:"file that keeps what is known of the cluster, written at most every 10 s, for a start while the API server does not answer; in a directory that outlives the process, such as an emptyDir. Left out, a process that starts then is not ready before the API server answers" env:"ISTHMUS_KUBE_CACHE"`
-	NodeAudience    string `yaml:"nodeAudience" default:"isthmus-gateway" doc:"audience of the bound service-account tokens by which node proxies prove their nodes, where their certificates do not name them; needs the verb create for tokenreviews.authentication.k8s.io and, for the time without the API server, get for nonResourceURLs /.well-known/openid-configuration and /openid/v1/jwks" env:"ISTHMUS_NODE_AUDIENCE"`
-	KeyCache        string `yaml:"keyCache" doc:"file that keeps the API server's public keys for tokens, so that a gateway which starts while it is away can verify them; its directory must be writable. Keys that the API server has not had for a day are not used. Left out: they are kept in memory alone" env:"ISTHMUS_KUBE_KEY_CACHE"`
-	Gateways        string `yaml:"gateways" doc:"namespace/name of the Service whose pods are the gateways of this network, each by its pod's name, such as isthmus-system/isthmus-gateway-nodes; it publishes addresses that are not ready. Needed without discovery.file, where nothing else says which gateways there are" env:"ISTHMUS_KUBE_GATEWAYS"`
+	InCluster       bool   `yaml:"inCluster" default:"false" doc:"true: follow the API server of the cluster that this process runs in, as the pod's service account. Needs list and watch for pods, services, nodes, namespaces, endpointslices.discovery.k8s.io, serviceexports.multicluster.x-k8s.io, and authorizationpolicies and peerauthentications.security.istio.io" env:"ISTHMUS_KUBE_IN_CLUSTER"`
+	Kubeconfig      string `yaml:"kubeconfig" doc:"instead of inCluster: path of a kubeconfig file; its current context is used" env:"ISTHMUS_KUBECONFIG"`
+	SystemNamespace string `yaml:"systemNamespace" default:"istio-system" doc:"namespace with the label topology.istio.io/network, the cluster's network: a value other than network is a problem" env:"ISTHMUS_SYSTEM_NAMESPACE"`
+	RootNamespace   string `yaml:"rootNamespace" default:"istio-system" doc:"namespace of AuthorizationPolicies and PeerAuthentications that apply to the workloads of every namespace, as rootNamespace of Istio's mesh configuration; overrides rootNamespace of a discovery file" env:"ISTHMUS_ROOT_NAMESPACE"`
+	Cache           string `yaml:"cache" doc:"file with the last known state of the cluster, written at most every 10 s, for starts without the API server. Place it where it outlives the process, such as in an emptyDir. Left out, a process that starts without the API server is not ready until it answers" env:"ISTHMUS_KUBE_CACHE"`
+	NodeAudience    string `yaml:"nodeAudience" default:"isthmus-gateway" doc:"audience of the bound service-account tokens that node proxies prove their nodes with, if their certificates do not name the node. Needs create for tokenreviews.authentication.k8s.io and, for times without the API server, get for nonResourceURLs /.well-known/openid-configuration and /openid/v1/jwks" env:"ISTHMUS_NODE_AUDIENCE"`
+	KeyCache        string `yaml:"keyCache" doc:"file with the API server's public keys for tokens, so that a gateway that starts without the API server can verify them; its directory must be writable. Keys that the API server has not published for a day are not used. Left out, keys are kept in memory only" env:"ISTHMUS_KUBE_KEY_CACHE"`
+	Gateways        string `yaml:"gateways" doc:"namespace/name of the Service that selects the gateway pods of this network, such as isthmus-system/isthmus-gateway-nodes. A gateway has the name of its pod. The Service must publish addresses that are not ready. Required without discovery.file" env:"ISTHMUS_KUBE_GATEWAYS"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -38,7 +38,7 @@ func DefaultConfig() Config {
 func (c Config) Enabled() bool { return c.InCluster || c.Kubeconfig != "" }
 
 // Validate names each field that cannot be, its value and what to do, in the order of the
-// fields. It reads the kubeconfig, and asks no API server.
+// fields. It reads the kubeconfig, and does not connect to the API server.
 func (c Config) Validate() error {
 	var v strictyaml.Check
 	if !c.Enabled() {
@@ -93,7 +93,7 @@ func (c Config) rest() (*rest.Config, error) {
 	return r, v.Err()
 }
 
-// Rest returns how to reach the API server, as this process calls itself there.
+// Rest returns how to reach the API server, with the user agent of this process.
 func (c Config) Rest() (*rest.Config, error) {
 	r, err := c.rest()
 	if err != nil {

@@ -54,11 +54,11 @@ var kinds = []struct {
 type Fault struct {
 	Name   string        `yaml:"name" json:"name" doc:"name that assertions use; the kind when left out"`
 	Kind   Kind          `yaml:"kind" json:"kind" doc:"refuse, silent, hang, slow, flap, podKill, gatewayKill, nodeproxyKill, freeze, blackhole or federationCut"`
-	At     time.Duration `yaml:"at" json:"at" doc:"when it begins, from the first arrival"`
-	Until  time.Duration `yaml:"until" json:"until" doc:"when it heals; never when left out"`
-	Delay  time.Duration `yaml:"delay" json:"delay,omitempty" doc:"slow: how late the application takes a connection"`
-	Down   time.Duration `yaml:"down" json:"down,omitempty" doc:"flap: how long it refuses, each time; it begins with that"`
-	Up     time.Duration `yaml:"up" json:"up,omitempty" doc:"flap: how long it answers in between; down and up are one period"`
+	At     time.Duration `yaml:"at" json:"at" doc:"start, from the first arrival"`
+	Until  time.Duration `yaml:"until" json:"until" doc:"end of the fault; never when left out"`
+	Delay  time.Duration `yaml:"delay" json:"delay,omitempty" doc:"slow: delay before the application accepts a connection"`
+	Down   time.Duration `yaml:"down" json:"down,omitempty" doc:"flap: how long it refuses in each period; a period starts with it"`
+	Up     time.Duration `yaml:"up" json:"up,omitempty" doc:"flap: how long it answers in each period, after down"`
 	Target Target        `yaml:"target" json:"target"`
 }
 
@@ -95,9 +95,9 @@ func (f Fault) NeedsRoot() bool { return f.Kind == Blackhole }
 // Target selects what a fault hits.
 type Target struct {
 	Network  string   `yaml:"network" json:"network,omitempty" doc:"network of the pods, the gateway or the node"`
-	Pods     Count    `yaml:"pods" json:"pods,omitzero" doc:"how many of its pods, chosen by the seed: a number, a share such as 20 %, or all"`
+	Pods     Count    `yaml:"pods" json:"pods,omitzero" doc:"number of its pods, chosen by the seed: a number, a share such as 20 %, or all"`
 	Names    []string `yaml:"names" json:"names,omitempty" doc:"these pods, instead of a number"`
-	Port     string   `yaml:"port" json:"port,omitempty" doc:"name of the port that falls ill; all when left out"`
+	Port     string   `yaml:"port" json:"port,omitempty" doc:"name of the port that fails; all when left out"`
 	Gateway  int      `yaml:"gateway" json:"gateway,omitempty" doc:"which of the network's gateways, from 1"`
 	Node     int      `yaml:"node" json:"node,omitempty" doc:"which of the network's nodes, from 1"`
 	Networks []string `yaml:"networks" json:"networks,omitempty" doc:"federationCut: cut these networks off from all others; every network when left out"`

@@ -8,14 +8,14 @@ type Scenario struct {
 	Description string        `yaml:"description" json:"description,omitempty" doc:"what the drill shows, for the report"`
 	Seed        uint64        `yaml:"seed" json:"seed" default:"1" doc:"decides arrivals and victims; --seed overrides it"`
 	Duration    time.Duration `yaml:"duration" json:"duration" doc:"how long traffic runs in each arm, start to end"`
-	Settle      time.Duration `yaml:"settle" json:"settle" default:"1s" doc:"left out at the begin of each phase where shares are measured"`
+	Settle      time.Duration `yaml:"settle" json:"settle" default:"1s" doc:"time to leave out at the start of each phase where shares are measured"`
 	Networks    []Network     `yaml:"networks" json:"networks" doc:"the networks, each with its own gateways"`
 	Services    []Service     `yaml:"services" json:"services" doc:"services that every pod is a member of"`
 	Clients     []Clients     `yaml:"clients" json:"clients" doc:"where connections come from"`
 	Traffic     Traffic       `yaml:"traffic" json:"traffic"`
-	Faults      []Fault       `yaml:"faults" json:"faults" doc:"what goes wrong, and when"`
+	Faults      []Fault       `yaml:"faults" json:"faults" doc:"faults, each with its time"`
 	Arms        []Arm         `yaml:"arms" json:"arms" doc:"settings to run the same drill with, one after the other"`
-	Assertions  []Assertion   `yaml:"assertions" json:"assertions" doc:"what must hold"`
+	Assertions  []Assertion   `yaml:"assertions" json:"assertions" doc:"conditions that must hold"`
 }
 
 // Network is one network and the processes on it.
@@ -44,7 +44,7 @@ type Service struct {
 // Port is one port of a service.
 type Port struct {
 	Name string `yaml:"name" json:"name" doc:"name that faults and assertions use"`
-	Port uint16 `yaml:"port" json:"port" doc:"service port, and where the pods listen unless targetPort says otherwise; below 1024 it needs one"`
+	Port uint16 `yaml:"port" json:"port" doc:"service port, and where the pods listen without targetPort; below 1024 it needs one"`
 	// Target is Port when left out.
 	Target uint16 `yaml:"targetPort" json:"targetPort" doc:"where the pods listen"`
 }
@@ -52,7 +52,7 @@ type Port struct {
 // Clients is a group of clients: one per node.
 type Clients struct {
 	Network string `yaml:"network" json:"network" doc:"network the clients are on"`
-	Nodes   int    `yaml:"nodes" json:"nodes" doc:"on how many of its nodes; all when left out"`
+	Nodes   int    `yaml:"nodes" json:"nodes" doc:"number of its nodes with clients; all when left out"`
 }
 
 // Traffic is what clients do: new connections on a fixed schedule that does
@@ -62,7 +62,7 @@ type Traffic struct {
 	Arrivals string        `yaml:"arrivals" json:"arrivals" default:"poisson" doc:"poisson or uniform"`
 	Exchange string        `yaml:"exchange" json:"exchange" default:"request" doc:"request: the client speaks first; banner: the application does"`
 	Timeout  time.Duration `yaml:"timeout" json:"timeout" default:"5s" doc:"a first exchange that takes longer has failed"`
-	Abort    Share         `yaml:"abort" json:"abort" doc:"share of connections that the client breaks off on purpose at a random point, counted apart from failures"`
+	Abort    Share         `yaml:"abort" json:"abort" doc:"share of connections that the client aborts on purpose at a random point, counted separately from failures"`
 	Hold     Hold          `yaml:"hold" json:"hold"`
 	Surge    Surge         `yaml:"surge" json:"surge,omitzero"`
 }
@@ -72,7 +72,7 @@ type Traffic struct {
 type Hold struct {
 	Fraction Share         `yaml:"fraction" json:"fraction" doc:"share of connections that stay open, 0.02 or 2 %"`
 	For      time.Duration `yaml:"for" json:"for" default:"5s" doc:"how long they stay open"`
-	Every    time.Duration `yaml:"every" json:"every" default:"500ms" doc:"how often they exchange a line meanwhile"`
+	Every    time.Duration `yaml:"every" json:"every" default:"500ms" doc:"interval of lines exchanged on an open connection"`
 }
 
 // Arm is one way to set up the same binaries.
@@ -102,7 +102,7 @@ type Retry struct {
 
 // Gossip is an arm's federation.
 type Gossip struct {
-	Health *bool `yaml:"health" json:"health" default:"true" doc:"whether node proxies and gateways tell each other what they know"`
+	Health *bool `yaml:"health" json:"health" default:"true" doc:"whether node proxies and gateways exchange health"`
 }
 
 // Lines is how an arm's node proxies connect to gateways.
@@ -118,7 +118,7 @@ type Override struct {
 // Assertion is one thing that must hold.
 type Assertion struct {
 	Arm    string `yaml:"arm" json:"arm" doc:"arm it is about; every arm when left out"`
-	Name   string `yaml:"name" json:"name" doc:"what is claimed, in words; the metric when left out"`
-	Metric string `yaml:"metric" json:"metric" doc:"what is measured: a name of the closed list, with selectors in parentheses"`
+	Name   string `yaml:"name" json:"name" doc:"description of the claim; the metric when left out"`
+	Metric string `yaml:"metric" json:"metric" doc:"measured quantity: a name of the closed list, with selectors in parentheses"`
 	Bound  string `yaml:"bound" json:"bound" doc:"an operator (==, !=, <, <=, >, >=) and a number"`
 }

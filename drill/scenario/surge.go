@@ -8,9 +8,9 @@ import (
 // Surge is a span in which clients open more connections than before and
 // after, whatever becomes of them. The zero value is none.
 type Surge struct {
-	At    time.Duration `yaml:"at" json:"at" doc:"when it begins, from the first arrival"`
-	Until time.Duration `yaml:"until" json:"until" doc:"when it ends"`
-	Rate  float64       `yaml:"rate" json:"rate" doc:"new connections per second meanwhile, instead of traffic.rate; they are neither held nor broken off"`
+	At    time.Duration `yaml:"at" json:"at" doc:"start, from the first arrival"`
+	Until time.Duration `yaml:"until" json:"until" doc:"end"`
+	Rate  float64       `yaml:"rate" json:"rate" doc:"new connections per second during the surge, instead of traffic.rate; they are neither kept open nor aborted"`
 }
 
 // Limits of a surge: one process makes all of its connections, and may run out

@@ -1,6 +1,6 @@
-// Package admin serves what operators ask a process: readiness, metrics,
-// profiles, and the state its decisions are made from, on a loopback address;
-// and, of these, readiness and metrics alone to other machines.
+// Package admin serves readiness, metrics, profiles and the state of a process
+// to operators on a loopback address. To other machines it serves readiness and
+// metrics only.
 package admin
 
 import (
@@ -29,7 +29,7 @@ import (
 
 // Config is the part of a process's YAML that places its admin server.
 type Config struct {
-	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server, which lists what it answers at /" env:"ISTHMUS_ADMIN_ADDRESS"`
+	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server; GET / lists its endpoints" env:"ISTHMUS_ADMIN_ADDRESS"`
 }
 
 // Validate refuses an empty address, and one that other machines could reach.

@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// OperationsConfig is the part of a process's YAML that places what other machines ask of
-// it: Prometheus, and the kubelet's probes. The zero OperationsConfig has none.
+// OperationsConfig is the section of a process's YAML with the address for Prometheus and
+// the kubelet's probes. The zero OperationsConfig has none.
 type OperationsConfig struct {
-	Address netip.AddrPort `yaml:"address" doc:"address, of any network, that answers GET /metrics, /healthz/live and /healthz/ready, and nothing else: for Prometheus and for a kubelet's probes, such as 0.0.0.0:15020, which is every address of the pod, of both families. Plain HTTP without authentication. Left out, admin.address alone answers them" env:"ISTHMUS_OPERATIONS_ADDRESS"`
+	Address netip.AddrPort `yaml:"address" doc:"address that answers GET /metrics, /healthz/live and /healthz/ready only, for Prometheus and kubelet probes. Any address, such as 0.0.0.0:15020 for every address of the pod, of both families. Plain HTTP without authentication. Left out, only admin.address answers these" env:"ISTHMUS_OPERATIONS_ADDRESS"`
 }
 
 const (

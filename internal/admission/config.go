@@ -4,7 +4,7 @@ import "github.com/isthmus-mesh/isthmus/internal/strictyaml"
 
 // Config is the section of the configuration that bounds the clients of a process.
 type Config struct {
-	Handshakes int            `yaml:"handshakes" default:"1024" doc:"unfinished TLS handshakes, of all clients; one more closes the oldest of the client address that has the most"`
+	Handshakes int            `yaml:"handshakes" default:"1024" doc:"unfinished TLS handshakes of all clients; one more closes the oldest of the client address that has the most"`
 	Identity   IdentityLimits `yaml:"identity"`
 	Address    AddressLimits  `yaml:"address"`
 }
@@ -19,18 +19,18 @@ type Limits struct {
 
 // IdentityLimits are Limits with the defaults of an identity.
 type IdentityLimits struct {
-	Sessions         int   `yaml:"sessions" default:"2000" doc:"sessions open at once; one more gets GOAWAY(ENHANCE_YOUR_CALM); 0: no bound"`
-	Streams          int   `yaml:"streams" default:"20000" doc:"streams open at once, over all sessions; one more is answered with 503 and isthmus-reason overload; 0: no bound"`
-	StreamsPerSecond int   `yaml:"streamsPerSecond" default:"10000" doc:"new streams per second, and how many at once after a pause; one more is answered with 429 and isthmus-reason overload; 0: no bound"`
-	UnreadBytes      int64 `yaml:"unreadBytes" default:"268435456" doc:"received bytes that the other side has not taken yet, of all streams, looked at twice a second: above it new streams are refused and those with most of them are reset; 0: no bound"`
+	Sessions         int   `yaml:"sessions" default:"2000" doc:"concurrent sessions; one more gets GOAWAY(ENHANCE_YOUR_CALM); 0: no bound"`
+	Streams          int   `yaml:"streams" default:"20000" doc:"concurrent streams, over all sessions; one more is answered with 503 and isthmus-reason overload; 0: no bound"`
+	StreamsPerSecond int   `yaml:"streamsPerSecond" default:"10000" doc:"new streams per second, and in one burst after a pause; one more is answered with 429 and isthmus-reason overload; 0: no bound"`
+	UnreadBytes      int64 `yaml:"unreadBytes" default:"268435456" doc:"received bytes of all streams that the receiver has not read yet, checked twice a second. Above it, new streams are refused and the streams with the most such bytes are reset; 0: no bound"`
 }
 
 // AddressLimits are Limits with the defaults of an address.
 type AddressLimits struct {
-	Sessions         int   `yaml:"sessions" default:"10000" doc:"sessions open at once; one more gets GOAWAY(ENHANCE_YOUR_CALM); 0: no bound"`
-	Streams          int   `yaml:"streams" default:"100000" doc:"streams open at once, over all sessions; one more is answered with 503 and isthmus-reason overload; 0: no bound"`
-	StreamsPerSecond int   `yaml:"streamsPerSecond" default:"20000" doc:"new streams per second, and how many at once after a pause; one more is answered with 429 and isthmus-reason overload; 0: no bound"`
-	UnreadBytes      int64 `yaml:"unreadBytes" default:"536870912" doc:"received bytes that the other side has not taken yet, of all streams, looked at twice a second: above it new streams are refused and those with most of them are reset; 0: no bound"`
+	Sessions         int   `yaml:"sessions" default:"10000" doc:"concurrent sessions; one more gets GOAWAY(ENHANCE_YOUR_CALM); 0: no bound"`
+	Streams          int   `yaml:"streams" default:"100000" doc:"concurrent streams, over all sessions; one more is answered with 503 and isthmus-reason overload; 0: no bound"`
+	StreamsPerSecond int   `yaml:"streamsPerSecond" default:"20000" doc:"new streams per second, and in one burst after a pause; one more is answered with 429 and isthmus-reason overload; 0: no bound"`
+	UnreadBytes      int64 `yaml:"unreadBytes" default:"536870912" doc:"received bytes of all streams that the receiver has not read yet, checked twice a second. Above it, new streams are refused and the streams with the most such bytes are reset; 0: no bound"`
 }
 
 // DefaultConfig returns limits for a process that serves thousands of clients. An identity

@@ -1,5 +1,5 @@
-// Package diagnose is what a process offers to find out what its sessions do:
-// heuristics that can be turned off, and the frames of chosen sessions.
+// Package diagnose has the means to diagnose the sessions of a process:
+// heuristics that can be turned off, and a record of the frames of chosen sessions.
 package diagnose
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 )
 
-// Config is the part of a process's YAML about it.
+// Config is the section diagnose of a process's YAML.
 type Config struct {
-	Disable     string `yaml:"disable" doc:"heuristics of the flow control to turn off, separated by commas: bulk, bulk-apart, interactive, small-first, first-window, long-path, few-cpus, lively, silent (docs/flow-control.md); for diagnosis" env:"ISTHMUS_DISABLE"`
-	TraceFrames string `yaml:"traceFrames" doc:"keep the last frames of the sessions whose name holds this, such as a peer's address, for GET /debug/frames; for diagnosis" env:"ISTHMUS_TRACE_FRAMES"`
+	Disable     string `yaml:"disable" doc:"for diagnosis: flow control heuristics to turn off, separated by commas: bulk, bulk-apart, interactive, small-first, first-window, long-path, few-cpus, lively, silent (docs/flow-control.md)" env:"ISTHMUS_DISABLE"`
+	TraceFrames string `yaml:"traceFrames" doc:"for diagnosis: record the latest frames of sessions whose name contains this, such as a peer's address, for GET /debug/frames" env:"ISTHMUS_TRACE_FRAMES"`
 }
 
 // Validate names what cannot be disabled.

@@ -19,9 +19,9 @@ import (
 // ringLines is how many lines wait for a slow sink before the oldest are lost.
 const ringLines = 16384
 
-// Config is the part of a process's YAML that says how it logs.
+// Config is the section log of a process's YAML.
 type Config struct {
-	Level  string `yaml:"level" default:"info" doc:"least level that is written: debug, info, warn or error" env:"ISTHMUS_LOG_LEVEL"`
+	Level  string `yaml:"level" default:"info" doc:"lowest level to log: debug, info, warn or error" env:"ISTHMUS_LOG_LEVEL"`
 	Format string `yaml:"format" default:"auto" doc:"json, console, or auto: console on a terminal and JSON elsewhere" env:"ISTHMUS_LOG_FORMAT"`
 }
 
@@ -33,8 +33,8 @@ type Sink struct {
 	lost atomic.Int64
 }
 
-// SetLevel changes the least level that is written, at once and for every
-// logger that was derived from this process's. It keeps the old one on error.
+// SetLevel changes the lowest level to log, immediately and for every logger
+// derived from this process's. It keeps the old one on error.
 func (s *Sink) SetLevel(c Config) error {
 	level, err := c.level()
 	if err == nil {

@@ -15,19 +15,19 @@ import (
 
 // Config is how connections of local pods are captured in their own network namespaces.
 type Config struct {
-	Scope          string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; all, those that a pod opens to destinations of the mesh and, while a policy of the pod may deny plain text, those that others open in plain text to ports on which it listens; all others are left to the kernel; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN, NET_RAW and SYS_PTRACE, and nf_tables with nfnetlink_log (Linux 5.12)" env:"ISTHMUS_CAPTURE"`
-	Proc           string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
-	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48; []: none, and only addresses of services that are known lead to the mesh"`
-	OriginalSource string         `yaml:"originalSource" default:"auto" doc:"whether the application of a captured pod sees the address of who connects to the pod (a pod of its network, or the gateway through which other networks come) as that of its client: true, always, and a pod where that is impossible is not captured; auto, where it is possible; false, never: it sees the pod's own. It sees the pod's own as well where the other one is of another family, one of the pod's, or has no free port" env:"ENABLE_ORIG_SRC"`
-	CNISocket      string         `yaml:"cniSocket" doc:"unix socket at which the CNI plugin isthmus-cni announces pods before they start, and waits until they are captured; left out, pods are found by their processes alone" env:"ISTHMUS_CNI_SOCKET"`
-	Namespaces     []Namespace    `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
+	Scope          string         `yaml:"scope" default:"off" doc:"connections of local pods to capture. off: none, applications connect to listeners. vips: connections to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too. all: connections of a pod to destinations of the mesh; also plain-text connections to its listening ports, while a policy of the pod may deny plain text. All other connections are left to the kernel. release: none, and existing rules are removed from all pods of the node; otherwise they go on refusing connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN, NET_RAW and SYS_PTRACE, and nf_tables with nfnetlink_log (Linux 5.12)" env:"ISTHMUS_CAPTURE"`
+	Proc           string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, with the processes of its pods: a container has to mount it"`
+	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, assigned by the controller, in no other use in the cluster; left out: 240.240.0.0/16 and 2001:2::/48; []: none, so that only addresses of known services lead to the mesh"`
+	OriginalSource string         `yaml:"originalSource" default:"auto" doc:"whether the application of a captured pod sees the peer's address (a pod of its network, or the gateway for other networks) as its client's. true: always, and a pod where that is impossible is not captured; auto: where possible; false: never, it sees the pod's own address. It also sees the pod's own if the peer's address is of another family, is one of the pod's, or has no free port" env:"ENABLE_ORIG_SRC"`
+	CNISocket      string         `yaml:"cniSocket" doc:"unix socket on which the CNI plugin isthmus-cni announces pods before they start and waits for their capture; left out, pods are found by their processes only" env:"ISTHMUS_CNI_SOCKET"`
+	Namespaces     []Namespace    `yaml:"namespaces" doc:"without a kubelet: workloads with the files of their network namespaces"`
 }
 
 // Namespace is where the network namespace of one workload is.
 type Namespace struct {
-	Workload   string `yaml:"workload" doc:"UID of the local workload; its first address is at an interface of that namespace"`
+	Workload   string `yaml:"workload" doc:"UID of the local workload; an interface of that namespace has its first address"`
 	Path       string `yaml:"path" doc:"file of its network namespace, such as /run/netns/shop"`
-	ResolvConf string `yaml:"resolvConf" doc:"file of its resolver configuration, such as /etc/netns/shop/resolv.conf; left out, names are not answered in it"`
+	ResolvConf string `yaml:"resolvConf" doc:"file of its resolver configuration, such as /etc/netns/shop/resolv.conf; left out, the node proxy answers no DNS queries there"`
 }
 
 // maxSocket leaves room for what a socket is called before it takes its name: the kernel has 107 bytes.
@@ -38,7 +38,7 @@ const (
 	ScopeOff  = "off"
 	ScopeVIPs = "vips"
 	ScopeAll  = "all"
-	// ScopeRelease ends capture: before the node proxies of a node go for good.
+	// ScopeRelease removes capture from a node, before its node proxy is uninstalled.
 	ScopeRelease = "release"
 )
 
@@ -50,7 +50,7 @@ func DefaultConfig() Config {
 // On reports whether pods are captured.
 func (c Config) On() bool { return c.Scope == ScopeVIPs || c.Scope == ScopeAll }
 
-// All reports whether what the mesh does not know is captured too.
+// All reports whether all TCP connections of the mesh are captured, not only those to virtual addresses.
 func (c Config) All() bool { return c.Scope == ScopeAll }
 
 // Check names each key below capture that cannot be, its value and the remedy.
@@ -103,7 +103,7 @@ func (c Config) Check(v *strictyaml.Check) {
 	}
 }
 
-// checkProc looks whether a proc file system is there: without it no pod is found, and nothing else would say so.
+// checkProc checks for a proc file system: without it no pod is found, and no other error would show that.
 func (c Config) checkProc(v *strictyaml.Check) {
 	const remedy = "use /proc, or where the node's is mounted"
 	if !filepath.IsAbs(c.Proc) {
@@ -128,8 +128,8 @@ func (c Config) holds(a netip.Addr) bool {
 	return slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
-// rules are what pods of this node are captured by, as discovery is now: ranges, and beside
-// them the addresses of services that lead to other networks too.
+// rules returns the capture rules of this node's pods for the current discovery: ranges, and
+// the addresses outside them of services that lead to other networks too.
 func (c Config) rules(snap *mesh.Snapshot, owner string) capture.Rules {
 	r := capture.Rules{Owner: owner, Ranges: c.Ranges, Everything: c.All()}
 	add := func(list []netip.Addr) {
@@ -152,8 +152,8 @@ func (c Config) rules(snap *mesh.Snapshot, owner string) capture.Rules {
 	return r
 }
 
-// Overlapping names what of this network's own is within ranges: pods, whose connections to each
-// other would be captured, and nodes' gateways.
+// Overlapping returns an error for a pod or gateway of this network with an address within ranges:
+// connections to it would be captured.
 func (c Config) Overlapping(snap *mesh.Snapshot, network string) error {
 	for _, w := range snap.Workloads() {
 		for _, a := range w.Addresses {

@@ -7,11 +7,11 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-// Config is which addresses are taken from ServiceImports. The zero Config takes none.
+// Config has the ranges of addresses to accept from ServiceImports. The zero Config accepts none.
 type Config struct {
-	IPv4  netip.Prefix   `yaml:"ipv4" default:"240.240.0.0/16" doc:"range of the IPv4 addresses that are taken from ServiceImports: that of isthmus-controller (vips.ipv4 there). Left empty, none is"`
-	IPv6  netip.Prefix   `yaml:"ipv6" default:"2001:2::/48" doc:"likewise of IPv6"`
-	InUse []netip.Prefix `yaml:"inUse" doc:"ranges within these that others use, such as those of nodes: an address of a ServiceImport there is a problem and not taken. Addresses of Services and pods are found without being listed"`
+	IPv4  netip.Prefix   `yaml:"ipv4" default:"240.240.0.0/16" doc:"range of IPv4 addresses that are accepted from ServiceImports: vips.ipv4 of isthmus-controller. Empty accepts none"`
+	IPv6  netip.Prefix   `yaml:"ipv6" default:"2001:2::/48" doc:"as ipv4, for IPv6"`
+	InUse []netip.Prefix `yaml:"inUse" doc:"ranges within these that are in use, such as those of nodes: an address of a ServiceImport in one is a problem and not used. Addresses of Services and pods are found automatically"`
 }
 
 // DefaultConfig returns what a key that is left out means.

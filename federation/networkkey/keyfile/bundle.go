@@ -14,10 +14,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// TrustBundle is by which roots identities of one trust domain are believed.
+// TrustBundle has the roots that verify identities of one trust domain.
 type TrustBundle struct {
-	TrustDomain string `yaml:"trustDomain" doc:"required; whose identities these roots vouch for, and nobody else's. The own one means that it is shared: then these roots can vouch for every identity here"`
-	Roots       string `yaml:"roots" doc:"required; root certificates in PEM, more than one while a root is replaced"`
+	TrustDomain string `yaml:"trustDomain" doc:"required; trust domain of the identities that these roots verify, and of no others. The own trust domain means that it is shared: these roots can then issue every identity here"`
+	Roots       string `yaml:"roots" doc:"required; root certificates in PEM, more than one during a root rotation"`
 }
 
 // maxRoots bounds the roots of one trust domain on one network.

@@ -21,26 +21,26 @@ import (
 
 // File is the file of known networks.
 type File struct {
-	Networks []Network `yaml:"networks" doc:"other networks, and whose word is theirs; the own network may be among them"`
+	Networks []Network `yaml:"networks" doc:"other networks with their keys; the own network may be listed"`
 }
 
 // Network is one of them.
 type Network struct {
-	Name string   `yaml:"name" doc:"required; as discovery and the gateways there call it"`
-	Keys []string `yaml:"keys" doc:"required; public keys of the network, as isthmus network show prints them: one, or two while it is rotated"`
+	Name string   `yaml:"name" doc:"required; the network's name in discovery and at its gateways"`
+	Keys []string `yaml:"keys" doc:"required; public keys of the network, as printed by isthmus network show: one, or two during a rotation"`
 	Link `yaml:",inline"`
 }
 
-// Link says where the gateways of a network are, for gateways, bounds what node proxies
-// take from its exports, and says by which
-// roots the identities there are believed, which gateways look at too.
+// Link has the settings of one other network: the addresses of its gateways (for gateways),
+// the bounds on its exports (for node proxies), and the roots that verify its identities
+// (for both).
 type Link struct {
-	Addresses             []string      `yaml:"addresses" doc:"where gateways here dial the gateways there, if discovery does not list them: IP addresses or host names with ports, such as 203.0.113.7:15008; one may stand for several gateways, of which any answers. What these say of themselves is dialled too. Left out, they are to dial here"`
-	TrustDomains          []string      `yaml:"trustDomains" doc:"trust domains of those who may answer there; those of trustBundles when left out, and without these that of the mesh. For node proxies, as namespaces and maxCapacity are but trustBundles"`
-	Namespaces            []string      `yaml:"namespaces" doc:"namespaces whose service accounts may answer there, whatever the service; that of the service alone when left out"`
-	MaxCapacity           uint32        `yaml:"maxCapacity" doc:"greatest weight of one service there, whatever its gateways say of its health; 0 is no bound"`
-	GatewayServiceAccount string        `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways there run as: the identity they must show, in the first trust domain of trustBundles, else that of the mesh, if discovery does not list them"`
-	TrustBundles          []TrustBundle `yaml:"trustBundles" doc:"roots by which identities of trust domains there are believed, at gateways and node proxies; without any, those of the own trust domain by the own roots alone"`
+	Addresses             []string      `yaml:"addresses" doc:"where gateways here dial the gateways there, if discovery does not list them: IP addresses or host names with ports, such as 203.0.113.7:15008. One may lead to any of several gateways. Addresses that these gateways report are dialed too. Left out, the gateways there must dial here"`
+	TrustDomains          []string      `yaml:"trustDomains" doc:"trust domains that identities there may have; those of trustBundles when left out, and without these that of the mesh. Like namespaces and maxCapacity, used by node proxies"`
+	Namespaces            []string      `yaml:"namespaces" doc:"namespaces that service accounts there may be in, for any service; the namespace of the service when left out"`
+	MaxCapacity           uint32        `yaml:"maxCapacity" doc:"greatest weight of one service there, whatever health its gateways report; 0: no bound"`
+	GatewayServiceAccount string        `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account of gateways there, if discovery does not list them: the identity they must present. Its trust domain is the first one of trustBundles, or without these that of the mesh"`
+	TrustBundles          []TrustBundle `yaml:"trustBundles" doc:"roots that verify identities of the trust domains there, at gateways and node proxies; left out, only identities of the own trust domain are accepted, verified with the own roots"`
 }
 
 // ReadKnown reads the file of known networks at path. Every mistake is a line
