@@ -39,10 +39,10 @@ func (s FactState) String() string {
 
 // EndpointFact is the health of one endpoint on one target port.
 type EndpointFact struct {
-	Endpoint mesh.EndpointID `json:"endpoint"`         // whom it is about
+	Endpoint mesh.EndpointID `json:"endpoint"`         // endpoint ID
 	Port     uint16          `json:"port"`             // target port
-	State    FactState       `json:"state"`            // what the witness says
-	Reason   string          `json:"reason,omitempty"` // token of the isthmus-reason list, flapping, stalled, or empty
+	State    FactState       `json:"state"`            // health reported by the witness
+	Reason   string          `json:"reason,omitempty"` // a reason from the isthmus-reason list, flapping, stalled, or empty
 	Health   float64         `json:"health"`           // score in [0, 1]
 }
 
@@ -50,12 +50,12 @@ type EndpointFact struct {
 type SummaryFact struct {
 	Service         string            `json:"service"`         // hostname
 	Port            uint16            `json:"port"`            // service port
-	Ready           uint32            `json:"ready"`           // endpoints
-	Healthy         uint32            `json:"healthy"`         // endpoints, at most as many as are ready
-	ReadyCapacity   uint32            `json:"readyCapacity"`   // the weights of those that are ready, together
-	HealthyCapacity uint32            `json:"healthyCapacity"` // the weights of those that are healthy, together
-	Exceptions      []mesh.EndpointID `json:"exceptions"`      // ready and left out, sorted
-	Draining        bool              `json:"draining"`        // its owner takes no new connections for it
+	Ready           uint32            `json:"ready"`           // ready endpoints
+	Healthy         uint32            `json:"healthy"`         // healthy ones of these
+	ReadyCapacity   uint32            `json:"readyCapacity"`   // total weight of the ready endpoints
+	HealthyCapacity uint32            `json:"healthyCapacity"` // total weight of the healthy endpoints
+	Exceptions      []mesh.EndpointID `json:"exceptions"`      // ready endpoints that are ejected, sorted
+	Draining        bool              `json:"draining"`        // its network takes no new connections for it
 }
 
 // Equal says whether both say the same.

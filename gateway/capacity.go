@@ -16,9 +16,9 @@ type capacity struct {
 
 func newCapacity(d *deliveries) *capacity {
 	return &capacity{d: d,
-		ready:   prometheus.NewDesc("isthmus_ready_capacity", "Capacity of the pods of this network that are ready, by discovery: summed up over the ports of services, so that a pod counts once for each.", nil, nil),
-		healthy: prometheus.NewDesc("isthmus_healthy_capacity", "The part of isthmus_ready_capacity that this gateway can deliver.", nil, nil),
-		out:     prometheus.NewDesc("isthmus_endpoints_out", "Pods that are ready and left out, once for each port of a service, by why: the node proxy beside it saw it fail (witness), this gateway cannot reach it (hop), it flaps (flapping).", []string{"cause"}, nil),
+		ready:   prometheus.NewDesc("isthmus_ready_capacity", "Capacity of this network's ready pods, per discovery. A pod counts once for each port of a service.", nil, nil),
+		healthy: prometheus.NewDesc("isthmus_healthy_capacity", "The part of isthmus_ready_capacity that is available through this gateway.", nil, nil),
+		out:     prometheus.NewDesc("isthmus_endpoints_out", "Ready pods that are ejected, once for each port of a service, by cause: witness (the node proxy beside the pod saw it fail), hop (this gateway cannot reach it), flapping.", []string{"cause"}, nil),
 	}
 }
 

@@ -28,11 +28,11 @@ const maxAttempts = 3
 
 // Why a pod was given up; the values of reason in logs and metrics.
 const (
-	attemptRefused     = "connect_refused" // the pod's address refused the TCP connection: its node proxy, not the application
+	attemptRefused     = "connect_refused" // the TCP connection to the node proxy at the pod's address was refused; the application was not involved
 	attemptReset       = "reset"           // the connection to the pod's address was reset before the pod answered
 	attemptTimeout     = "timeout"         // the TCP connect to the pod's address timed out
-	attemptUnreachable = "unreachable"     // the pod's address could not be reached for another cause, which the error names
-	attemptSilence     = "silence"         // took the hello and did not answer it
+	attemptUnreachable = "unreachable"     // the pod's address is unreachable for another cause, which is in the error
+	attemptSilence     = "silence"         // the pod received the TLS hello and did not answer
 	attemptLocal       = "local"           // the dial failed on this host, such as for lack of a descriptor, port, route or permission
 )
 

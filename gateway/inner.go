@@ -40,16 +40,16 @@ var waitBounds = map[fairqueue.Bound]struct{ label, key string }{
 func newInnerHandshakes(l InnerLimits, r prometheus.Registerer) *innerHandshakes {
 	i := &innerHandshakes{queue: fairqueue.New[mesh.EndpointID](l.HandshakesPerIdentity, l.HandshakesPerPod), wait: l.Wait,
 		waits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_inner_handshake_waits_total",
-			Help: "CONNECTs that waited because too many TLS handshakes with the pod were not over, by whose bound it was (identity, pod) and result (served, timeout, cancelled)."}, []string{"bound", "result"})}
+			Help: "CONNECTs that waited because too many TLS handshakes with the pod were in progress, by limit (bound) and result."}, []string{"bound", "result"})}
 	for bound := range waitBounds {
 		for _, result := range []string{waitServed, waitTimeout, waitCancelled} {
 			i.waits.WithLabelValues(waitBounds[bound].label, result)
 		}
 	}
 	r.MustRegister(i.waits,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_inner_handshakes", Help: "TLS handshakes between clients and pods that are not over."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_inner_handshakes", Help: "TLS handshakes between clients and pods in progress."},
 			func() float64 { held, _ := i.queue.Counts(); return float64(held) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_inner_handshakes_waiting", Help: "CONNECTs that wait for their turn at a pod."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_inner_handshakes_waiting", Help: "CONNECTs that wait for a TLS handshake with a pod."},
 			func() float64 { _, waiting := i.queue.Counts(); return float64(waiting) }))
 	return i
 }

@@ -18,40 +18,40 @@ import (
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Name       string                `json:"name"`                // of this gateway
-	Network    string                `json:"network"`             // this process's own
-	Revision   uint64                `json:"revision"`            // of the snapshot that decisions are made from; see discovery.revision
-	Discovery  file.Status           `json:"discovery"`           // how the discovery file stands
-	Kubernetes kube.Status           `json:"kubernetes,omitzero"` // how it stands with the cluster; left out without discovery.kube
-	Identities []identity.Status     `json:"identities"`          // those that this process needs
-	LameDuck   bool                  `json:"lameDuck"`            // it was told to stop, and serves on: see timeouts.lameDuck
-	Draining   bool                  `json:"draining"`            // it was told to stop, and finishes what is open
-	Pods       []podState            `json:"pods"`                // of this network, by discovery
-	Nodes      []string              `json:"nodes"`               // whose node proxies are attached, by name
-	Proven     []healthstream.Proven `json:"proven"`              // by what each attached node proxy has proved its node
-	Tokens     boundtoken.Status     `json:"tokens,omitzero"`     // how it stands with proof by token; left out without discovery.kube
-	Members    []string              `json:"members"`             // of the federation that are alive, network/name, this one included
-	Instances  []instanceState       `json:"instances"`           // of the gateways of all networks, as this one has heard them
-	Reports    []healthstream.Word   `json:"reports"`             // what node proxies have said of their pods
-	Sessions   int                   `json:"sessions"`            // of clients, tunnels only
-	Streams    int                   `json:"streams"`             // on them
+	Name       string                `json:"name"`                // gateway name
+	Network    string                `json:"network"`             // network of the process
+	Revision   uint64                `json:"revision"`            // of the snapshot in use; see discovery.revision
+	Discovery  file.Status           `json:"discovery"`           // state of the discovery file
+	Kubernetes kube.Status           `json:"kubernetes,omitzero"` // state of the Kubernetes source; absent without discovery.kube
+	Identities []identity.Status     `json:"identities"`          // identities that the process needs
+	LameDuck   bool                  `json:"lameDuck"`            // it is stopping and still serves: see timeouts.lameDuck
+	Draining   bool                  `json:"draining"`            // it is stopping and finishes open connections
+	Pods       []podState            `json:"pods"`                // pods of this network, per discovery
+	Nodes      []string              `json:"nodes"`               // names of nodes with an attached node proxy
+	Proven     []healthstream.Proven `json:"proven"`              // how each attached node proxy proved its node
+	Tokens     boundtoken.Status     `json:"tokens,omitzero"`     // state of proof by token; absent without discovery.kube
+	Members    []string              `json:"members"`             // live and trusted gateways of the federation, network/name, including this one
+	Instances  []instanceState       `json:"instances"`           // gateway instances of all networks, as received here
+	Reports    []healthstream.Word   `json:"reports"`             // health reports of node proxies about their pods
+	Sessions   int                   `json:"sessions"`            // sessions with clients, tunnels only
+	Streams    int                   `json:"streams"`             // streams on them
 }
 
 // instanceState is what this gateway believes of one life of one gateway.
 type instanceState struct {
-	Instance     string   `json:"instance"`     // drawn at its start
+	Instance     string   `json:"instance"`     // random, drawn at its start
 	Network      string   `json:"network"`      // by its certificate
-	Gateway      string   `json:"gateway"`      // its name, by the same
-	Group        string   `json:"group"`        // of gateways that reach the same pods, as it says itself; empty: none is named
+	Gateway      string   `json:"gateway"`      // its name, by its certificate
+	Group        string   `json:"group"`        // group of gateways that reach the same pods, as reported by itself; empty if none
 	Phase        string   `json:"phase"`        // pending, live, silent, lapsed or ignored
-	Own          bool     `json:"own"`          // it is this process
-	Synchronised bool     `json:"synchronised"` // what it does not say it has withdrawn
-	Draining     bool     `json:"draining"`     // it gives way to others
-	Complete     bool     `json:"complete"`     // all that it says is here
-	Records      int      `json:"records"`      // that are here
-	Bytes        int      `json:"bytes"`        // of those
-	HeardMS      int64    `json:"heardMs"`      // since its newest statement came
-	Problems     []string `json:"problems"`     // records that cannot be used, limits that were reached, and of this process what it cannot publish
+	Own          bool     `json:"own"`          // whether it is this process
+	Synchronised bool     `json:"synchronised"` // it reports its full state, so a missing record is withdrawn
+	Draining     bool     `json:"draining"`     // other gateways are preferred
+	Complete     bool     `json:"complete"`     // all of its records were received
+	Records      int      `json:"records"`      // number of its records
+	Bytes        int      `json:"bytes"`        // size of its records
+	HeardMS      int64    `json:"heardMs"`      // time since its last signed update
+	Problems     []string `json:"problems"`     // unusable records and reached limits; for this process also what it cannot publish
 }
 
 func (g *Gateway) instances(now time.Time) []instanceState {
@@ -108,24 +108,24 @@ func (g *Gateway) unpublished() []string {
 
 // podState is what this gateway believes about one pod, at one instant.
 type podState struct {
-	Endpoint  string    `json:"endpoint"`                 // its name in headers and logs
-	Workload  string    `json:"workload"`                 // its UID
-	State     string    `json:"state"`                    // by discovery
-	Hop       string    `json:"hop"`                      // what this gateway has seen of the pod's node proxy: healthy, ejected or probing
-	HopHealth float64   `json:"hopHealth"`                // the score of the same, 0 to 1
-	Until     time.Time `json:"hopEjectedUntil,omitzero"` // end of the wait for the next question
-	Suspected bool      `json:"suspected"`                // slow to answer, and being asked
-	Open      int       `json:"open"`                     // connections now, over all ports
+	Endpoint  string    `json:"endpoint"`                 // endpoint ID in headers and logs
+	Workload  string    `json:"workload"`                 // workload UID
+	State     string    `json:"state"`                    // state in discovery
+	Hop       string    `json:"hop"`                      // the pod's node proxy, as observed by this gateway: healthy, ejected or probing
+	HopHealth float64   `json:"hopHealth"`                // score of hop, 0 to 1
+	Until     time.Time `json:"hopEjectedUntil,omitzero"` // end of the wait for the next probe
+	Suspected bool      `json:"suspected"`                // slow to answer, and being probed
+	Open      int       `json:"open"`                     // open connections, over all ports
 	// Ports is each target port of the pod's services, and every port with open
 	// connections.
 	Ports map[string]portState `json:"ports"`
 }
 
 type portState struct {
-	Services []string `json:"services"` // host:port of those that lead here
-	Witness  string   `json:"witness"`  // what the witness beside the pod says; unknown is usable
-	Usable   bool     `json:"usable"`   // chosen for a new connection, as long as any pod is
-	Open     int      `json:"open"`     // connections now
+	Services []string `json:"services"` // host:port of the services that lead here
+	Witness  string   `json:"witness"`  // health reported by the witness; unknown is usable
+	Usable   bool     `json:"usable"`   // eligible for new connections; if no pod is, panic mode
+	Open     int      `json:"open"`     // open connections
 }
 
 func (g *Gateway) dump(service string) (any, error) {

@@ -73,8 +73,8 @@ type entry struct {
 	id       spiffeid.ID
 	svid     *SVID // last good one, perhaps expired; nil before the first
 	call     *call // the fetch in flight
-	failures int   // in a row
-	err      error // of the last failure
+	failures int   // consecutive failures
+	err      error // error of the last failure
 	due      time.Time
 	print    string // fingerprint before the last fetch
 	asked    bool   // since the last fetch began
@@ -170,11 +170,11 @@ func (m *Manager) Forget(id spiffeid.ID) {
 
 // Status is what a Manager knows about one identity, for an operator.
 type Status struct {
-	ID       spiffeid.ID `json:"id"`                // the name that the certificate proves
-	NotAfter time.Time   `json:"notAfter,omitzero"` // zero: never had one
-	Failures int         `json:"failures"`          // in a row
-	Error    string      `json:"error,omitempty"`   // of the last failure
-	NextTry  time.Time   `json:"nextTry,omitzero"`  // when it is fetched next
+	ID       spiffeid.ID `json:"id"`                // SPIFFE ID of the certificate
+	NotAfter time.Time   `json:"notAfter,omitzero"` // expiry of the certificate; absent if there was never one
+	Failures int         `json:"failures"`          // consecutive failures
+	Error    string      `json:"error,omitempty"`   // error of the last failure
+	NextTry  time.Time   `json:"nextTry,omitzero"`  // when the next fetch is due
 }
 
 // Status lists the known identities, sorted.

@@ -23,12 +23,12 @@ type Metrics struct {
 func NewMetrics(m *Manager) *Metrics {
 	return &Metrics{
 		m:       m,
-		fetches: prometheus.NewDesc("isthmus_identity_fetches_total", "Fetches of an SVID from the source, by result (ok, error).", []string{"result"}, nil),
-		svids:   prometheus.NewDesc("isthmus_identity_svids", "SVIDs that are valid now.", nil, nil),
-		failing: prometheus.NewDesc("isthmus_identity_failing", "Identities whose last fetch failed.", nil, nil),
-		left:    prometheus.NewDesc("isthmus_identity_expiry_seconds", "Time until the first of the SVIDs expires; negative once it has, for as long as it is not replaced. Absent until the first SVID.", nil, nil),
-		refused: prometheus.NewDesc("isthmus_identity_reloads_refused_total", "Times that the source was read again and refused: the one before stays in force.", nil, nil),
-		missing: prometheus.NewDesc("isthmus_identity_missing", "Identities that this process needs and has no valid SVID of.", nil, nil),
+		fetches: prometheus.NewDesc("isthmus_identity_fetches_total", "Fetches of an SVID from the source, by result.", []string{"result"}, nil),
+		svids:   prometheus.NewDesc("isthmus_identity_svids", "Valid SVIDs.", nil, nil),
+		failing: prometheus.NewDesc("isthmus_identity_failing", "Identities with a failed last fetch.", nil, nil),
+		left:    prometheus.NewDesc("isthmus_identity_expiry_seconds", "Time until the first SVID expires; negative from then until it is replaced. Absent before the first SVID.", nil, nil),
+		refused: prometheus.NewDesc("isthmus_identity_reloads_refused_total", "Rejected reloads of the source; the previous content stays in force.", nil, nil),
+		missing: prometheus.NewDesc("isthmus_identity_missing", "Identities that this process needs, without a valid SVID.", nil, nil),
 	}
 }
 

@@ -20,9 +20,9 @@ func TestMetricsShowExpiryAndFailures(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		const head = "# HELP isthmus_identity_failing Identities whose last fetch failed.\n# TYPE isthmus_identity_failing gauge\n" +
-			"# HELP isthmus_identity_svids SVIDs that are valid now.\n# TYPE isthmus_identity_svids gauge\n"
-		const expiry = "# HELP isthmus_identity_expiry_seconds Time until the first of the SVIDs expires; negative once it has, for as long as it is not replaced. Absent until the first SVID.\n# TYPE isthmus_identity_expiry_seconds gauge\n"
+		const head = "# HELP isthmus_identity_failing Identities with a failed last fetch.\n# TYPE isthmus_identity_failing gauge\n" +
+			"# HELP isthmus_identity_svids Valid SVIDs.\n# TYPE isthmus_identity_svids gauge\n"
+		const expiry = "# HELP isthmus_identity_expiry_seconds Time until the first SVID expires; negative from then until it is replaced. Absent before the first SVID.\n# TYPE isthmus_identity_expiry_seconds gauge\n"
 		want(head + "isthmus_identity_failing 0\nisthmus_identity_svids 0\n")
 		mustGet(t, m, cartID)
 		want(head + expiry + "isthmus_identity_failing 0\nisthmus_identity_svids 1\nisthmus_identity_expiry_seconds 3600\n")

@@ -42,7 +42,7 @@ func TestRequiredIdentityIsFetchedUnaskedAndStaysWhenItHasExpired(t *testing.T) 
 		if left > -3600 {
 			t.Errorf("expiry is %v s; want it negative, and shown", left)
 		}
-		const want = "# HELP isthmus_identity_missing Identities that this process needs and has no valid SVID of.\n# TYPE isthmus_identity_missing gauge\nisthmus_identity_missing 2\n"
+		const want = "# HELP isthmus_identity_missing Identities that this process needs, without a valid SVID.\n# TYPE isthmus_identity_missing gauge\nisthmus_identity_missing 2\n"
 		if err := testutil.CollectAndCompare(NewMetrics(m), strings.NewReader(want), "isthmus_identity_missing"); err != nil {
 			t.Error(err)
 		}
@@ -100,7 +100,7 @@ func TestReloadTakesAnotherCAAndKeepsTheOldOneIfItIsBad(t *testing.T) {
 	}
 	refusals := func(want int) {
 		t.Helper()
-		text := "# HELP isthmus_identity_reloads_refused_total Times that the source was read again and refused: the one before stays in force.\n" +
+		text := "# HELP isthmus_identity_reloads_refused_total Rejected reloads of the source; the previous content stays in force.\n" +
 			"# TYPE isthmus_identity_reloads_refused_total counter\n" + fmt.Sprintf("isthmus_identity_reloads_refused_total %d\n", want)
 		if err := testutil.CollectAndCompare(NewMetrics(m), strings.NewReader(text), "isthmus_identity_reloads_refused_total"); err != nil {
 			t.Error(err)

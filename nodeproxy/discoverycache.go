@@ -39,9 +39,9 @@ const cacheAgain = time.Hour
 
 // cacheState is how it stands with that file.
 type cacheState struct {
-	Path      string    `json:"path,omitempty"`      // of the file
-	Written   time.Time `json:"written,omitzero"`    // when this process wrote it last
-	LastError string    `json:"lastError,omitempty"` // why it could not be written, or was not used at the start; empty if that is over
+	Path      string    `json:"path,omitempty"`      // path of the file
+	Written   time.Time `json:"written,omitzero"`    // last write by this process
+	LastError string    `json:"lastError,omitempty"` // why it cannot be written, or was not used at the start; empty once solved
 }
 
 func (c *discoveryCache) state() cacheState {

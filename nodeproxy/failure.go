@@ -36,15 +36,15 @@ type failure struct {
 
 // Reasons of failures that no peer sent us.
 const (
-	reasonConnect   = "connect"                  // TCP, TLS or settings of the next hop
-	reasonIdentity  = identity.ReasonIdentity    // the peer is somebody else, or we are to the peer
-	reasonOwn       = identity.ReasonOwnIdentity // we have no valid certificate: nobody's fault but ours
+	reasonConnect   = "connect"                  // TCP, TLS or HTTP/2 settings of the next hop failed
+	reasonIdentity  = identity.ReasonIdentity    // the peer has another identity than expected, or rejects ours
+	reasonOwn       = identity.ReasonOwnIdentity // this process has no valid certificate; not a fault of the peer
 	reasonLocal     = "local"                    // the dial failed on this host, such as for lack of a descriptor, port, route or permission
-	reasonElsewhere = "elsewhere"                // another replica at the gateway's address has answered
+	reasonElsewhere = "elsewhere"                // another replica at the gateway's address answered
 	reasonTunnel    = "tunnel"                   // the tunnel broke before the first byte
-	reasonNoRoute   = "no_route"                 // no candidate is left
-	reasonStatus    = "status"                   // a status without a reason of the closed list; the error tells which
-	reasonCancelled = "cancelled"                // the application left, or this process stops
+	reasonNoRoute   = "no_route"                 // no candidate is left to try
+	reasonStatus    = "status"                   // a status without a reason of this list; it is in the error
+	reasonCancelled = "cancelled"                // the application left, or this process is stopping
 )
 
 func (f *failure) Error() string { return f.reason + ": " + f.err.Error() }

@@ -80,10 +80,10 @@ type lineCollector struct{ measured func() []answer.Line }
 
 var (
 	lineConnections = prometheus.NewDesc("isthmus_line_connections", "Open TCP connections to gateways of another network, by their congestion control algorithm.", []string{"network", "congestion"}, nil)
-	lineRTT         = prometheus.NewDesc("isthmus_line_rtt_seconds", "Round-trip time to gateways of another network: the mean of the kernel's smoothed values of the open TCP connections.", []string{"network"}, nil)
-	lineLoss        = prometheus.NewDesc("isthmus_line_retransmitted_ratio", "Share of the segments with data to gateways of another network that were retransmitted, of the open TCP connections since each was opened: an upper bound of the loss.", []string{"network"}, nil)
-	lineTransport   = prometheus.NewDesc("isthmus_line_transport", "1 for the transport of new sessions for small messages to another network, 0 for the other one. Only networks with lines.transport quic or auto have it.", []string{"network", "transport"}, nil)
-	lineRate        = prometheus.NewDesc("isthmus_line_delivery_rate_bytes", "Bytes per second that gateways of another network acknowledged lately: the most of an open TCP connection. What applications send bounds it.", []string{"network"}, nil)
+	lineRTT         = prometheus.NewDesc("isthmus_line_rtt_seconds", "Round-trip time to gateways of another network: mean of the kernel's smoothed values for the open TCP connections.", []string{"network"}, nil)
+	lineLoss        = prometheus.NewDesc("isthmus_line_retransmitted_ratio", "Share of data segments to gateways of another network that were retransmitted since the open TCP connections were opened: an upper bound of the loss.", []string{"network"}, nil)
+	lineTransport   = prometheus.NewDesc("isthmus_line_transport", "1 for the transport of new sessions for small messages to another network, 0 for the other one. Only with lines.transport quic or auto.", []string{"network", "transport"}, nil)
+	lineRate        = prometheus.NewDesc("isthmus_line_delivery_rate_bytes", "Bytes per second that gateways of another network acknowledged lately: the most of any open TCP connection. Limited by how much applications send.", []string{"network"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -230,12 +230,12 @@ type listenerMetrics struct {
 
 func newListenerMetrics(r prometheus.Registerer, seen func() float64) *listenerMetrics {
 	m := &listenerMetrics{
-		suspected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_listener_suspicions_total", Help: "Ports of local applications that were suspected by what the kernel shows of their sockets, by why: the listener has gone (and is asked at once), the accept queue does not drain (stalled)."}, []string{"why"}),
-		censuses:  prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_listener_censuses_total", Help: "Times that the connections in an accept queue were counted, since it did not get shorter."}),
-		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_listener_events_lost_total", Help: "Times that the kernel had more closed sockets to tell of than were taken: all ports were looked at instead."}),
+		suspected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_listener_suspicions_total", Help: "Ports of local applications suspected because of their sockets in the kernel: gone (no listener; probed immediately), stalled (the accept queue does not drain)."}, []string{"why"}),
+		censuses:  prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_listener_censuses_total", Help: "Times that the connections in an accept queue were counted because it did not get shorter."}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_listener_events_lost_total", Help: "Times that the kernel's events of closed sockets overflowed. All ports were checked instead."}),
 	}
 	m.suspected.WithLabelValues("gone")
 	m.suspected.WithLabelValues("stalled")
-	r.MustRegister(m.suspected, m.censuses, m.lost, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_listeners_watched", Help: "Declared ports of local workloads whose listening socket is seen: 0 where the kernel shows none, and faults are found by connects alone."}, seen))
+	r.MustRegister(m.suspected, m.censuses, m.lost, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_listeners_watched", Help: "Declared ports of local workloads with a visible listening socket. If the kernel shows none it is 0, and only connects find faults."}, seen))
 	return m
 }

@@ -171,9 +171,9 @@ func (o *ownNetwork) await(ctx context.Context) bool {
 // toldState is what the gateways tell, and how it stands with them.
 type toldState struct {
 	excerpt.Status
-	Gateways []string   `json:"gateways"`           // addresses that are dialled
-	NotFound string     `json:"notFound,omitempty"` // why names of discovery.gateways are not resolved now
-	Cache    cacheState `json:"cache,omitzero"`     // the file for a start without gateways
+	Gateways []string   `json:"gateways"`           // addresses to dial
+	NotFound string     `json:"notFound,omitempty"` // why names in discovery.gateways do not resolve now
+	Cache    cacheState `json:"cache,omitzero"`     // cache for a start without gateways
 }
 
 func (o *ownNetwork) state(gateways []*mesh.Gateway) *toldState {

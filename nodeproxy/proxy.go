@@ -168,11 +168,11 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		p.witness.sockets = newListeners(p.data, openSockets, p.witness, p.registry, log)
 	}
 	p.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions with clients."},
 			func() float64 { return p.served((*hbone.Group).Len) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes that peers have sent on sessions and nobody has taken yet: what connection windows are short of."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes received on sessions and not read yet. Connection windows are smaller by these."},
 			func() float64 { return float64(p.pool.Stats().Held) + p.served((*hbone.Group).Held) }))
-	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications, gateways, and node proxies of pods of the own network, that failed and are asked now whether they answer."},
+	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Failed targets that are being probed: local applications, gateways, and node proxies of the own network's pods."},
 		func() float64 {
 			return float64(p.witness.prober.Active() + p.gatewayProbes.Active() + p.podProbes.Active())
 		}))
@@ -261,9 +261,9 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	}
 	p.kept = p.newKeeper(rand.Float64, rand.Uint64)
 	p.view.revise = p.kept.Revise
-	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sets", Help: "Warm sets: one for each source identity, share of another network and port in use."},
+	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sets", Help: "Preconnect pools (warm sets): one for each source identity, remote service and port in use."},
 		func() float64 { return float64(p.kept.Len()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sessions", Help: "Sessions that warm sets hold."},
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sessions", Help: "Sessions in preconnect pools."},
 			func() (n float64) {
 				for _, s := range p.kept.Status() {
 					n += float64(s.Held)

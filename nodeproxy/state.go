@@ -19,21 +19,21 @@ import (
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Node       string                  `json:"node"`             // of this node proxy
-	Network    string                  `json:"network"`          // this process's own
-	Revision   uint64                  `json:"revision"`         // of the snapshot that decisions are made from; see discovery.revision
-	Discovery  file.Status             `json:"discovery"`        // how the discovery file stands
-	Told       *toldState              `json:"told,omitempty"`   // what gateways of this network tell of it, where no file does
-	Identities []identity.Status       `json:"identities"`       // those that this process needs
-	Draining   bool                    `json:"draining"`         // it was told to stop, and finishes what is open
-	Attached   int                     `json:"attachedGateways"` // gateways of this network that a health stream is open to
-	Local      []localBelief           `json:"localEndpoints"`   // ports of local pods that have failed since this process started, as witnessed
-	Pods       []podBelief             `json:"ownNetwork"`       // pods of this network, by service and port: evidence of this client alone, and what comes of it
-	Shares     []shareBelief           `json:"networkServices"`  // shares of services on other networks, by port
-	Gateways   []gateBelief            `json:"gateways"`         // of other networks
-	Warm       []warmBelief            `json:"warmSets"`         // sessions that are kept with pods of other networks: one set for each source identity, share and port in use
-	Captured   []pods.Belief           `json:"captured"`         // local pods in whose network namespaces this process is, or cannot be
-	Services   []healthstream.Followed `json:"followedServices"` // what the gateways of this network tell of the services that local pods use
+	Node       string                  `json:"node"`             // node of the node proxy
+	Network    string                  `json:"network"`          // network of the process
+	Revision   uint64                  `json:"revision"`         // of the snapshot in use; see discovery.revision
+	Discovery  file.Status             `json:"discovery"`        // state of the discovery file
+	Told       *toldState              `json:"told,omitempty"`   // without a discovery file: discovery data from this network's gateways
+	Identities []identity.Status       `json:"identities"`       // identities that the process needs
+	Draining   bool                    `json:"draining"`         // it is stopping and finishes open connections
+	Attached   int                     `json:"attachedGateways"` // gateways of this network with an open health stream
+	Local      []localBelief           `json:"localEndpoints"`   // ports of local pods that failed since this process started, as its own witness saw them
+	Pods       []podBelief             `json:"ownNetwork"`       // pods of this network, by service and port: observations of this node proxy alone, and the result
+	Shares     []shareBelief           `json:"networkServices"`  // remote services, by port
+	Gateways   []gateBelief            `json:"gateways"`         // gateways of other networks
+	Warm       []warmBelief            `json:"warmSets"`         // preconnect pools: one for each source identity, remote service and port in use
+	Captured   []pods.Belief           `json:"captured"`         // local pods that are captured, or cannot be
+	Services   []healthstream.Followed `json:"followedServices"` // reports of this network's gateways about the services that local pods use
 }
 
 // podBelief is what this client has seen of one pod of its own network.
@@ -42,51 +42,51 @@ type state struct {
 // reports, and Usable is what comes of both.
 type podBelief struct {
 	Service  string    `json:"service"`               // hostname
-	Endpoint string    `json:"endpoint"`              // its name in headers and logs
-	Workload string    `json:"workload"`              // its UID
+	Endpoint string    `json:"endpoint"`              // endpoint ID in headers and logs
+	Workload string    `json:"workload"`              // workload UID
 	Port     uint16    `json:"port"`                  // target port
-	Usable   bool      `json:"usable"`                // chosen for a new connection, as long as any is
-	Reported string    `json:"reported"`              // healthy, ejected, or unknown, which is usable
-	Phase    string    `json:"phase"`                 // what this client has seen itself: healthy, ejected or probing
-	Health   float64   `json:"health"`                // score of the same, 0 to 1
-	Until    time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
-	Open     int       `json:"open"`                  // connections now
-	OutFor   []string  `json:"outFor,omitempty"`      // UIDs of captured pods for whose connections alone it is out, as they do not reach it
+	Usable   bool      `json:"usable"`                // eligible for new connections; if no candidate is, panic mode
+	Reported string    `json:"reported"`              // health reported by gateways: healthy, ejected, or unknown (usable)
+	Phase    string    `json:"phase"`                 // observed by this node proxy: healthy, ejected or probing
+	Health   float64   `json:"health"`                // score of phase, 0 to 1
+	Until    time.Time `json:"ejectedUntil,omitzero"` // next attempt at the latest; an answered probe ends the wait early
+	Open     int       `json:"open"`                  // open connections
+	OutFor   []string  `json:"outFor,omitempty"`      // UIDs of captured pods that do not reach it; it is ejected for their connections alone
 }
 
 // shareBelief is what this client believes of one network service.
 type shareBelief struct {
-	Network  string   `json:"network"`    // where the share is
+	Network  string   `json:"network"`    // network of the remote service
 	Service  string   `json:"service"`    // hostname
 	Port     uint16   `json:"port"`       // service port
-	Usable   bool     `json:"usable"`     // chosen for a new connection, as long as any is
-	Known    bool     `json:"known"`      // by the word of its owner
-	Ready    uint32   `json:"ready"`      // endpoints, by the word of its owner
-	Healthy  uint32   `json:"healthy"`    // of these, by the word of its owner
-	Phase    string   `json:"phase"`      // what this client has seen itself: healthy, ejected or probing
-	Open     int      `json:"open"`       // connections now
-	Excepted []string `json:"exceptions"` // endpoints that are ready and left out, by the word of its owner
-	Hints    []string `json:"ownHints"`   // endpoints that this client has seen fail itself: advice to the gateway
+	Usable   bool     `json:"usable"`     // eligible for new connections; if no candidate is, panic mode
+	Known    bool     `json:"known"`      // a report was received
+	Ready    uint32   `json:"ready"`      // ready endpoints, as reported
+	Healthy  uint32   `json:"healthy"`    // healthy ones of these, as reported
+	Phase    string   `json:"phase"`      // observed by this node proxy: healthy, ejected or probing
+	Open     int      `json:"open"`       // open connections
+	Excepted []string `json:"exceptions"` // ready endpoints that are ejected, as reported
+	Hints    []string `json:"ownHints"`   // endpoints that failed for this node proxy: sent to the gateway as advice
 }
 
 // warmBelief is one warm set.
 type warmBelief struct {
-	Source   string         `json:"source"`         // SPIFFE ID of the pods that use it
-	From     string         `json:"from,omitempty"` // UID of the captured pod that alone uses it
-	Network  string         `json:"network"`        // where the share is
+	Source   string         `json:"source"`         // SPIFFE ID of its client pods
+	From     string         `json:"from,omitempty"` // UID of its only client, a captured pod
+	Network  string         `json:"network"`        // network of the remote service
 	Service  string         `json:"service"`        // hostname
 	Port     uint16         `json:"port"`           // service port
-	Wanted   int            `json:"wanted"`         // sessions that its connections a second ask for, at most one for each endpoint that may be chosen
-	Held     int            `json:"held"`           // sessions, each with one endpoint
-	Opening  int            `json:"opening"`        // sessions that are being opened
-	Whole    bool           `json:"everybody"`      // each endpoint is to be held once; else the sessions take turns among them
-	Open     int            `json:"open"`           // connections now
-	Gateways []warmSessions `json:"perGateway"`     // of the sessions that are held
+	Wanted   int            `json:"wanted"`         // sessions wanted for its connections per second, at most one for each eligible endpoint
+	Held     int            `json:"held"`           // open sessions, each with one endpoint
+	Opening  int            `json:"opening"`        // sessions being opened
+	Whole    bool           `json:"everybody"`      // one session with each endpoint; otherwise the sessions rotate among the endpoints
+	Open     int            `json:"open"`           // open connections
+	Gateways []warmSessions `json:"perGateway"`     // open sessions, by gateway
 }
 
 type warmSessions struct {
 	Gateway  string `json:"gateway"`  // name and address
-	Sessions int    `json:"sessions"` // held by way of it
+	Sessions int    `json:"sessions"` // open sessions through it
 }
 
 func (p *Proxy) warmSets(service string) []warmBelief {
@@ -109,13 +109,13 @@ func (p *Proxy) warmSets(service string) []warmBelief {
 }
 
 type gateBelief struct {
-	Network string    `json:"network"`               // whose gateway it is
-	Name    string    `json:"name"`                  // in discovery
-	Address string    `json:"address"`               // where it listens
+	Network string    `json:"network"`               // network of the gateway
+	Name    string    `json:"name"`                  // name in discovery
+	Address string    `json:"address"`               // address that it listens on
 	Phase   string    `json:"phase"`                 // healthy, ejected or probing
 	Health  float64   `json:"health"`                // score, 0 to 1
-	Until   time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
-	Open    int       `json:"open"`                  // connections now
+	Until   time.Time `json:"ejectedUntil,omitzero"` // next attempt at the latest; an answered probe ends the wait early
+	Open    int       `json:"open"`                  // open connections
 }
 
 func (p *Proxy) dump(service string) (any, error) {

@@ -12,10 +12,10 @@ type toldCollector struct {
 func newToldCollector(o *ownNetwork) *toldCollector {
 	return &toldCollector{
 		own:     o,
-		age:     prometheus.NewDesc("isthmus_discovery_age_seconds", "How long ago what gateways of the own network told of it was last known to be current; 0 while one tells, and where a file describes the mesh.", nil, nil),
-		led:     prometheus.NewDesc("isthmus_discovery_told", "1 while a gateway of the own network tells of it.", nil, nil),
-		doubted: prometheus.NewDesc("isthmus_discovery_doubted", "Objects that the gateway that tells does not list, and the one before did: they are kept for a while.", nil, nil),
-		names:   prometheus.NewDesc("isthmus_discovery_names", "Names and addresses that gateways are asked for.", nil, nil),
+		age:     prometheus.NewDesc("isthmus_discovery_age_seconds", "Time since the discovery data from the own network's gateways was last known to be current. 0 while a gateway sends it, or with a discovery file.", nil, nil),
+		led:     prometheus.NewDesc("isthmus_discovery_told", "1 while a gateway of the own network sends discovery data.", nil, nil),
+		doubted: prometheus.NewDesc("isthmus_discovery_doubted", "Objects that the active source does not list and the previous one did. They are kept for a while.", nil, nil),
+		names:   prometheus.NewDesc("isthmus_discovery_names", "Names and addresses requested from gateways.", nil, nil),
 	}
 }
 

@@ -410,14 +410,14 @@ func (w *witness) drop(keep func(health.Key) bool, now time.Time) (forgotten []h
 
 // localBelief is one line of the admin dump.
 type localBelief struct {
-	Endpoint    string    `json:"endpoint"`              // its name in headers and logs
+	Endpoint    string    `json:"endpoint"`              // endpoint ID in headers and logs
 	Port        uint16    `json:"port"`                  // target port
 	Phase       string    `json:"phase"`                 // healthy, ejected or probing
 	Health      float64   `json:"health"`                // score, 0 to 1
 	Consecutive int       `json:"consecutiveFailures"`   // failures in a row
-	Until       time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
-	Reason      string    `json:"reason,omitempty"`      // of the ejection
-	Since       time.Time `json:"since"`                 // when it went out or came back
+	Until       time.Time `json:"ejectedUntil,omitzero"` // next attempt at the latest; an answered probe ends the wait early
+	Reason      string    `json:"reason,omitempty"`      // reason of the ejection
+	Since       time.Time `json:"since"`                 // time of the last ejection or readmission
 }
 
 func (w *witness) dump() []localBelief {

@@ -68,7 +68,7 @@ type Held struct {
 	early     map[string]discovery.Workload // told by the next leader, and withdrawn by the one before
 	left      map[thing]struct{}            // what there was no room for, as far as [maxLeft] goes
 	bound     string                        // what of the last that was left out is too much; "" if nothing is left out
-	odd       error                         // why an object of the last change is not used
+	odd       error                         // why an object in the last change is not used
 
 	stage *change // as far as it has come; nil: none has begun
 
@@ -407,22 +407,22 @@ func (h *Held) needed(uid string) bool {
 
 // Status is what an operator should know of it.
 type Status struct {
-	Gateway   string    `json:"gateway"`          // that tells; empty if none does
-	Told      bool      `json:"told"`             // everything is known
-	AgeMS     int64     `json:"ageMs"`            // how long ago it was last known to be current; 0 while a gateway tells
-	Cached    time.Time `json:"cached,omitzero"`  // when this was saved, if it is from the cache and no gateway has told since
-	Services  int       `json:"services"`         // that are known
-	Workloads int       `json:"workloads"`        // that are known
-	Policies  int       `json:"policies"`         // that are known
-	Policed   bool      `json:"policed"`          // the gateway that tells knows the policies of the cluster; else those that were known stay in force
-	Names     int       `json:"names"`            // names and addresses that gateways are asked for
-	Unknown   int       `json:"unknown"`          // of these, that mean nothing
-	Doubted   int       `json:"doubted"`          // what the gateway that tells does not list, and the one before did
-	Held      string    `json:"held,omitempty"`   // why much is in doubt
-	Older     string    `json:"older,omitempty"`  // which policies the gateway that tells has not as they are known to be
-	LeftOut   int       `json:"leftOut,omitzero"` // objects that were told and that there is no room for
-	Bound     string    `json:"bound,omitempty"`  // what of the last of them is too much: a number or a size, with the most that is held
-	Odd       string    `json:"odd,omitempty"`    // why an object of the last change is not used
+	Gateway   string    `json:"gateway"`          // active source; empty if there is none
+	Told      bool      `json:"told"`             // everything needed was received at some time
+	AgeMS     int64     `json:"ageMs"`            // time since it was last known to be current; 0 while a source is active
+	Cached    time.Time `json:"cached,omitzero"`  // when the data was saved, if it is from the cache and no gateway has sent it since
+	Services  int       `json:"services"`         // number of known services
+	Workloads int       `json:"workloads"`        // number of known workloads
+	Policies  int       `json:"policies"`         // number of known policies
+	Policed   bool      `json:"policed"`          // the active source has the cluster's policies; otherwise the known ones stay in force
+	Names     int       `json:"names"`            // names and addresses requested from gateways
+	Unknown   int       `json:"unknown"`          // requested names and addresses that do not exist
+	Doubted   int       `json:"doubted"`          // objects that the active source does not list and the previous one did
+	Held      string    `json:"held,omitempty"`   // why many missing objects are kept
+	Older     string    `json:"older,omitempty"`  // policies for which the active source has older versions than the known ones
+	LeftOut   int       `json:"leftOut,omitzero"` // received objects that exceed the limits
+	Bound     string    `json:"bound,omitempty"`  // limit that the last such object exceeded: a number or a size
+	Odd       string    `json:"odd,omitempty"`    // why an object in the last change is not used
 }
 
 // Status tells how it stands, but for what a Keeper knows.

@@ -513,10 +513,10 @@ func TestStatusAndMetricsTellOfAFileThatCannotBeReadOrIsRefused(t *testing.T) {
 		if s := w.Status(); !s.Failing || !strings.Contains(s.LastError, "no such file") {
 			t.Errorf("status %+v; want that there is no file", s)
 		}
-		const want = "# HELP isthmus_discovery_changes_total Contents of the discovery file, by result (accepted, refused, held).\n# TYPE isthmus_discovery_changes_total counter\n" +
+		const want = "# HELP isthmus_discovery_changes_total Changes of the discovery file, by result (held: pending confirmation).\n# TYPE isthmus_discovery_changes_total counter\n" +
 			"isthmus_discovery_changes_total{result=\"accepted\"} 0\nisthmus_discovery_changes_total{result=\"held\"} 0\nisthmus_discovery_changes_total{result=\"refused\"} 1\n" +
-			"# HELP isthmus_discovery_failing 1 while the discovery file, as it is now, is not in force.\n# TYPE isthmus_discovery_failing gauge\nisthmus_discovery_failing 1\n" +
-			"# HELP isthmus_discovery_revision Revision of the description of the mesh that is in force.\n# TYPE isthmus_discovery_revision gauge\nisthmus_discovery_revision 1\n"
+			"# HELP isthmus_discovery_failing 1 while the current discovery file is not in force.\n# TYPE isthmus_discovery_failing gauge\nisthmus_discovery_failing 1\n" +
+			"# HELP isthmus_discovery_revision Revision of the mesh description in force.\n# TYPE isthmus_discovery_revision gauge\nisthmus_discovery_revision 1\n"
 		c := NewCollector(w.Watcher)
 		if err := testutil.CollectAndCompare(c, strings.NewReader(want), "isthmus_discovery_changes_total", "isthmus_discovery_failing", "isthmus_discovery_revision"); err != nil {
 			t.Error(err)

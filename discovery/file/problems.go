@@ -17,14 +17,14 @@ const maxListed = 100
 
 // Problem is one reason why an object, or a field of it, is not used.
 type Problem struct {
-	Source  string `json:"source"`          // who says it: file, kubernetes, gateway of the own network, or network if another network's gateways tell it
+	Source  string `json:"source"`          // source of the object: file, kubernetes, gateway (of the own network) or network (gateways of another network)
 	Object  string `json:"object"`          // kind and name, such as workload "web-1"
-	Out     bool   `json:"out"`             // the whole object is left out, not the field alone
+	Out     bool   `json:"out"`             // the whole object is not used, not only the field
 	Cause   string `json:"cause"`           // value, missing, conflict, reference or unsupported
-	Line    int    `json:"line,omitzero"`   // of the field, in the file; left out if somebody else says it
+	Line    int    `json:"line,omitzero"`   // line of the field in the file; absent for other sources
 	Field   string `json:"field"`           // such as workloads[3].addresses[0], or spec.ports[0] of a Kubernetes object
-	Value   string `json:"value,omitempty"` // what stands there; empty if nothing does
-	Message string `json:"message"`         // what is wrong with it, and the remedy
+	Value   string `json:"value,omitempty"` // value of the field; empty if it has none
+	Message string `json:"message"`         // the fault and the remedy
 }
 
 // sentence says p in one line.

@@ -90,7 +90,7 @@ func TestAnOddObjectIsLeftOutAlone(t *testing.T) {
 				w.write(good(pods, o))
 				w.after(time.Minute)
 				check(w, "on reload")
-				want := "# HELP isthmus_discovery_problems Problems of the description of the mesh that is in force, by kind (value, missing, conflict, reference, unsupported): objects, or fields of them, that are not used.\n# TYPE isthmus_discovery_problems gauge\n"
+				want := "# HELP isthmus_discovery_problems Objects, or single fields, in the mesh description in force that are not used, by kind of problem.\n# TYPE isthmus_discovery_problems gauge\n"
 				for _, c := range []string{"conflict", "missing", "reference", "unsupported", "value"} {
 					n := 0
 					if c == o.problem {

@@ -14,23 +14,17 @@ import (
 
 // Status is what an operator should know about a file that is followed.
 type Status struct {
-	File     string `json:"file"`     // its path; empty of a process without a file
-	Revision uint64 `json:"revision"` // in force
-	// LastSuccess is when the file was last found to be good and in force.
-	LastSuccess time.Time `json:"lastSuccess"`
-	// Failing is whether the file, as it is now, is not in force.
-	Failing bool `json:"failing"`
-	// LastError is why it was not in force, now or the last time that it was not,
-	// empty if it always was, and once a change that was held is confirmed.
-	LastError     string    `json:"lastError,omitempty"`
-	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
-	// Held is the name of the content that waits for a confirmation; empty if none does.
-	Held string `json:"held,omitempty"`
-	// Problems are the first hundred reasons why something of the content in force is
-	// not used.
-	Problems []Problem `json:"problems,omitempty"`
-	// ProblemsByCause is how many problems there are, listed or not.
-	ProblemsByCause map[string]int `json:"problemsByCause,omitempty"`
+	File        string    `json:"file"`        // path; empty without a file
+	Revision    uint64    `json:"revision"`    // revision in force
+	LastSuccess time.Time `json:"lastSuccess"` // when the file was last valid and in force
+	Failing     bool      `json:"failing"`     // the current file is not in force
+	// LastError is why the file is not in force now, or was not the last time. Empty if it always was,
+	// and after a held change was confirmed.
+	LastError       string         `json:"lastError,omitempty"`
+	LastErrorTime   time.Time      `json:"lastErrorTime,omitzero"`    // start of lastError
+	Held            string         `json:"held,omitempty"`            // ID of the content that is pending confirmation; empty if none is
+	Problems        []Problem      `json:"problems,omitempty"`        // first hundred reasons why parts of the content in force are not used
+	ProblemsByCause map[string]int `json:"problemsByCause,omitempty"` // number of problems, listed or not
 }
 
 // namedProblems is how many problems of a file [Status.Findings] says each for itself.
@@ -139,12 +133,12 @@ type Collector struct {
 func NewCollector(w *Watcher) *Collector {
 	return &Collector{
 		w:        w,
-		revision: prometheus.NewDesc("isthmus_discovery_revision", "Revision of the description of the mesh that is in force.", nil, nil),
-		success:  prometheus.NewDesc("isthmus_discovery_last_success_timestamp_seconds", "When the discovery file was last found to be good and in force.", nil, nil),
-		failing:  prometheus.NewDesc("isthmus_discovery_failing", "1 while the discovery file, as it is now, is not in force.", nil, nil),
-		held:     prometheus.NewDesc("isthmus_discovery_held", "1 while a change of the discovery file waits for a confirmation.", nil, nil),
-		reads:    prometheus.NewDesc("isthmus_discovery_changes_total", "Contents of the discovery file, by result (accepted, refused, held).", []string{"result"}, nil),
-		problems: prometheus.NewDesc("isthmus_discovery_problems", "Problems of the description of the mesh that is in force, by kind (value, missing, conflict, reference, unsupported): objects, or fields of them, that are not used.", []string{"kind"}, nil),
+		revision: prometheus.NewDesc("isthmus_discovery_revision", "Revision of the mesh description in force.", nil, nil),
+		success:  prometheus.NewDesc("isthmus_discovery_last_success_timestamp_seconds", "When the discovery file was last valid and in force.", nil, nil),
+		failing:  prometheus.NewDesc("isthmus_discovery_failing", "1 while the current discovery file is not in force.", nil, nil),
+		held:     prometheus.NewDesc("isthmus_discovery_held", "1 while a change of the discovery file is pending confirmation.", nil, nil),
+		reads:    prometheus.NewDesc("isthmus_discovery_changes_total", "Changes of the discovery file, by result (held: pending confirmation).", []string{"result"}, nil),
+		problems: prometheus.NewDesc("isthmus_discovery_problems", "Objects, or single fields, in the mesh description in force that are not used, by kind of problem.", []string{"kind"}, nil),
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 
 // saver writes the cache of a Source. Run's alone.
 type saver struct {
-	path    string // empty: there is none
+	path    string // empty without a cache
 	dirty   bool   // something has changed since the last write
 	live    bool   // every list has been read
 	tried   time.Time
@@ -40,10 +40,10 @@ type saver struct {
 
 // CacheStatus is how it stands with the cache of a Source.
 type CacheStatus struct {
-	File     string    `json:"file,omitempty"`    // empty: there is none
-	Saved    time.Time `json:"saved,omitzero"`    // when what it holds was current
-	Restored bool      `json:"restored,omitzero"` // what is in force was read from it, and the API server has not said all of it since
-	Error    string    `json:"error,omitempty"`   // why it could not be read or written
+	File     string    `json:"file,omitempty"`    // path; empty without a cache
+	Saved    time.Time `json:"saved,omitzero"`    // when its content was current
+	Restored bool      `json:"restored,omitzero"` // content in force is from the cache; not all was read from the API server since
+	Error    string    `json:"error,omitempty"`   // why it was not read or written
 }
 
 // restore puts into force what the cache has, and reports whether there was anything.

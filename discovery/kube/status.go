@@ -11,25 +11,25 @@ import (
 // Status is what an operator should know about the cluster that is followed.
 type Status struct {
 	Server string       `json:"server"`         // address of the API server
-	Synced bool         `json:"synced"`         // all that it had has been read once, and is in force
-	AgeMS  int64        `json:"ageMs"`          // how long ago the oldest of the lists was last known to be current; 0 while all are followed
-	Lists  []ListStatus `json:"lists"`          // of objects, by kind
-	Held   string       `json:"held,omitempty"` // name of what is missing in lists that were read anew, and stays in force
-	Cache  CacheStatus  `json:"cache,omitzero"` // how it stands with the file for a start without the API server
+	Synced bool         `json:"synced"`         // all lists were read and are in force
+	AgeMS  int64        `json:"ageMs"`          // time since the oldest list was last known to be current; 0 while all are watched
+	Lists  []ListStatus `json:"lists"`          // lists of objects, by kind
+	Held   string       `json:"held,omitempty"` // ID of the objects that stay in force although new lists do not have them; to confirm that they are gone
+	Cache  CacheStatus  `json:"cache,omitzero"` // state of the cache for a start without the API server
 }
 
 // ListStatus is how it stands with one list of objects.
 type ListStatus struct {
-	Kind          string    `json:"kind"`                   // as the API server calls it
-	Objects       int       `json:"objects"`                // that are known
-	AgeMS         int64     `json:"ageMs"`                  // how long ago the list was last known to be current; 0 while it is followed
-	Absent        bool      `json:"absent,omitzero"`        // the API server has no such kind, which is no fault
-	Failing       bool      `json:"failing"`                // the API server does not answer for it as it should
-	LastError     string    `json:"lastError,omitempty"`    // now, or the last time that it did not
-	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
-	Held          int       `json:"held,omitzero"`          // objects that the API server listed no more after the watch was lost, and that stay in force for a while
-	HeldOf        int       `json:"heldOf,omitzero"`        // of so many
-	HeldSince     time.Time `json:"heldSince,omitzero"`     // since then
+	Kind          string    `json:"kind"`                   // name at the API server
+	Objects       int       `json:"objects"`                // number of known objects
+	AgeMS         int64     `json:"ageMs"`                  // time since the list was last known to be current; 0 while it is watched
+	Absent        bool      `json:"absent,omitzero"`        // the API server does not have this kind; not a fault
+	Failing       bool      `json:"failing"`                // list and watch requests for it fail
+	LastError     string    `json:"lastError,omitempty"`    // error now, or the last one
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // start of lastError
+	Held          int       `json:"held,omitzero"`          // objects that it did not list again after a lost watch; they stay in force for a while
+	HeldOf        int       `json:"heldOf,omitzero"`        // number of objects known when the first was held
+	HeldSince     time.Time `json:"heldSince,omitzero"`     // since when the oldest of these is missing
 }
 
 // Status tells how it stands.
@@ -94,12 +94,12 @@ type Collector struct {
 // describes what it would collect, and collects nothing.
 func NewCollector(s *Source) *Collector {
 	return &Collector{s,
-		prometheus.NewDesc("isthmus_kubernetes_synced", "1 once all that the Kubernetes API server had has been read, and is in force.", nil, nil),
-		prometheus.NewDesc("isthmus_kubernetes_age_seconds", "How long ago a list of the Kubernetes API server was last known to be current; 0 while it is followed.", []string{"list"}, nil),
-		prometheus.NewDesc("isthmus_kubernetes_failing", "1 while the Kubernetes API server does not answer as it should.", []string{"list"}, nil),
-		prometheus.NewDesc("isthmus_kubernetes_objects", "Objects of the Kubernetes cluster that are known.", []string{"list"}, nil),
-		prometheus.NewDesc("isthmus_kubernetes_held", "Objects that the Kubernetes API server listed no more after the watch was lost, and that stay in force for a while.", []string{"list"}, nil),
-		prometheus.NewDesc("isthmus_kubernetes_cache_age_seconds", "How old what the cache holds is, for a start without the Kubernetes API server; left out while there is none.", nil, nil),
+		prometheus.NewDesc("isthmus_kubernetes_synced", "1 once all lists of the Kubernetes API server were read and are in force.", nil, nil),
+		prometheus.NewDesc("isthmus_kubernetes_age_seconds", "Time since a list of the Kubernetes API server was last known to be current; 0 while it is watched.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_failing", "1 while list and watch requests to the Kubernetes API server fail.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_objects", "Known objects of the Kubernetes cluster.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_held", "Objects that the Kubernetes API server did not list again after a lost watch. They stay in force for a while.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_cache_age_seconds", "Age of the cached objects for a start without the Kubernetes API server; absent without a cache.", nil, nil),
 	}
 }
 

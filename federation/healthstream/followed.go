@@ -9,11 +9,11 @@ import (
 // Followed is one service that a node proxy follows, in a form for JSON.
 type Followed struct {
 	Service  string       `json:"service"`  // hostname
-	Pinned   bool         `json:"pinned"`   // named by configuration: never forgotten
-	Answered bool         `json:"answered"` // a gateway has told what it knows of it
-	IdleMS   int64        `json:"idleMs"`   // since it was used last
-	Networks []KnownShare `json:"networks"` // of which something is known
-	Gateways []string     `json:"gateways"` // that tell of it now; without any, health is unknown after a minute
+	Pinned   bool         `json:"pinned"`   // named in the configuration: never removed
+	Answered bool         `json:"answered"` // a gateway has answered the subscription
+	IdleMS   int64        `json:"idleMs"`   // time since its last use
+	Networks []KnownShare `json:"networks"` // networks with reports
+	Gateways []string     `json:"gateways"` // gateways that report on it now; without any, health becomes unknown after a minute
 }
 
 // dump describes what is followed, sorted.

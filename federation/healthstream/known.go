@@ -188,18 +188,18 @@ func summaryOf(service string, h ledger.Health, port uint16) federation.SummaryF
 
 // KnownShare is what is known of a share, in a form for JSON.
 type KnownShare struct {
-	Network   string                   `json:"network"`   // where the share is
-	Instances []KnownInstance          `json:"instances"` // of gateways that speak of it
-	Summaries []federation.SummaryFact `json:"ports"`     // what comes of it
+	Network   string                   `json:"network"`   // network of the remote service
+	Instances []KnownInstance          `json:"instances"` // gateway instances that report on it
+	Summaries []federation.SummaryFact `json:"ports"`     // the result, by port
 }
 
 // KnownInstance is what one gateway instance can deliver, in a form for JSON.
 type KnownInstance struct {
 	Instance record.Instance `json:"instance"` // of the gateway process
-	Gateway  string          `json:"gateway"`  // its name
-	Live     bool            `json:"live"`     // false: it has fallen silent, and this is its last word
-	Draining bool            `json:"draining"` // it gives way to others
-	Proven   bool            `json:"proven"`   // what it says is signed by it, and it by its network's key
+	Gateway  string          `json:"gateway"`  // name of the gateway
+	Live     bool            `json:"live"`     // its report is current; false if it is silent and this is its last report
+	Draining bool            `json:"draining"` // other gateways are preferred
+	Proven   bool            `json:"proven"`   // the report has its signature, and its certificate that of its network's key
 }
 
 func (k Known) dump(network string) KnownShare {

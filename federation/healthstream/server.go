@@ -163,10 +163,10 @@ func (s *Server) endUnproven(now time.Time) {
 
 // Proven is by what an attached instance has proved its node.
 type Proven struct {
-	Node     string    `json:"node"`           // whose proxy it is
-	Instance Instance  `json:"instance"`       // of that proxy
-	How      string    `json:"how"`            // certificate: it names the node; review: the API server has reviewed its token; keys: the API server was away, and a key of its has signed the token
-	Until    time.Time `json:"until,omitzero"` // when it has to prove itself again; left out: with its certificate
+	Node     string    `json:"node"`           // node of the node proxy
+	Instance Instance  `json:"instance"`       // instance of the node proxy
+	How      string    `json:"how"`            // certificate (names the node), review (the API server reviewed its token) or keys (a key of the API server, which was unavailable, signed its token)
+	Until    time.Time `json:"until,omitzero"` // when a new proof is due; absent if that is when its certificate expires
 }
 
 // Proven returns by what those that are attached have proved their nodes, sorted.
@@ -250,13 +250,13 @@ func (s *Server) Heard() []string {
 
 // Word is what an instance of a node proxy has said of a port, in a form for JSON.
 type Word struct {
-	Node     string                  `json:"node"`     // whose proxy says so
-	Instance Instance                `json:"instance"` // of that proxy
-	Attached bool                    `json:"attached"` // its stream is open; otherwise this is held until another one speaks
-	Draining bool                    `json:"draining"` // another instance takes over
-	Believed bool                    `json:"believed"` // it is the word that counts
-	AgeMS    int64                   `json:"ageMs"`    // of the evidence
-	Fact     federation.EndpointFact `json:"fact"`     // what it says
+	Node     string                  `json:"node"`     // node of the node proxy that reported
+	Instance Instance                `json:"instance"` // instance of the node proxy
+	Attached bool                    `json:"attached"` // its health stream is open; otherwise the report is kept until another instance reports
+	Draining bool                    `json:"draining"` // another instance is taking over
+	Believed bool                    `json:"believed"` // the report is in use
+	AgeMS    int64                   `json:"ageMs"`    // age of the observation
+	Fact     federation.EndpointFact `json:"fact"`     // the report
 }
 
 // Words returns all that node proxies have said, sorted by node, endpoint and port.

@@ -58,18 +58,18 @@ func newMetrics() *Metrics {
 		})
 	}
 	return &Metrics{
-		Rejected: vec("rejected_total", "Messages and connections refused, by reason.", "reason"),
-		Unproven: vec("unproven_total", "Records and certificates of other networks' gateways that a gateway of this network has told, and that the keys of federation.networks do not prove, by reason.", "reason"),
+		Rejected: vec("rejected_total", "Messages and connections rejected, by reason.", "reason"),
+		Unproven: vec("unproven_total", "Records and certificates of other networks' gateways, received from a gateway of this network, that the keys in federation.networks do not prove, by reason.", "reason"),
 		Dropped:  vec("dropped_total", "Messages dropped because a queue was full, by queue.", "queue"),
 		Edges: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "isthmus", Subsystem: "federation", Name: "published_total", Help: "Records published by this process.",
 		}),
-		Bytes:       vec("sent_bytes_total", "Bytes sent, by kind of connection: between gateways packet is all that must not wait, stream what is large and exchanges of members; health is between gateways and node proxies.", "kind"),
+		Bytes:       vec("sent_bytes_total", "Bytes sent, by kind of connection. Between gateways: packet (urgent messages) and stream (large messages and member exchange). Between gateways and node proxies: health.", "kind"),
 		Received:    vec("received_bytes_total", "Bytes received, by kind of connection.", "kind"),
-		Members:     gauge("members", "Gateways that are alive for memberlist and believed, this one included."),
-		Attached:    gauge("attached_streams", "Health streams attached."),
-		Unpublished: gauge("unpublished_records", "Records of this gateway that no other gateway is told of, because they are invalid or there is no room for them."),
-		Joins:       vec("joins_total", "Connections dialled to other gateways, by result (ok, failed, twice: the address has led to one that is connected already).", "result"),
+		Members:     gauge("members", "Gateways that are alive in memberlist and trusted, including this one."),
+		Attached:    gauge("attached_streams", "Open health streams."),
+		Unpublished: gauge("unpublished_records", "Records of this gateway that are not published because they are invalid or exceed the limits."),
+		Joins:       vec("joins_total", "Connections dialed to other gateways, by result (twice: the address led to a gateway that is already connected).", "result"),
 	}
 }
 

@@ -9,19 +9,19 @@ type Reason string
 const (
 	ReasonRefused        Reason = "refused"         // the application refused the TCP connection
 	ReasonTimeout        Reason = "timeout"         // the TCP connect to the application timed out
-	ReasonReset          Reason = "reset"           // the application reset during the connect
+	ReasonReset          Reason = "reset"           // the application reset the connection during the connect
 	ReasonUnreachable    Reason = "unreachable"     // the gateway could not reach the pod's address
-	ReasonUnknownService Reason = "unknown_service" // no such service here
-	ReasonNotExported    Reason = "not_exported"    // the service is not for other networks
-	ReasonBadAuthority   Reason = "bad_authority"   // the authority cannot be served in this form
+	ReasonUnknownService Reason = "unknown_service" // the service does not exist here
+	ReasonNotExported    Reason = "not_exported"    // the service is not exported to other networks
+	ReasonBadAuthority   Reason = "bad_authority"   // the CONNECT authority does not have a form that is served here
 	ReasonNoEndpoint     Reason = "no_endpoint"     // the service has no usable endpoint
-	ReasonPinnedGone     Reason = "pinned_gone"     // the endpoint of isthmus-pin is not usable
-	ReasonDenied         Reason = "denied"          // policy
-	ReasonDraining       Reason = "draining"        // this hop is going away
-	ReasonOverload       Reason = "overload"        // this hop is at a limit
-	ReasonNotLocal       Reason = "not_local"       // no such local workload, or the address does not match
-	ReasonBadRequest     Reason = "bad_request"     // not a CONNECT that we understand
-	ReasonWithdrawn      Reason = "withdrawn"       // the client has taken its CONNECT back, and the application has got nothing of it
+	ReasonPinnedGone     Reason = "pinned_gone"     // the endpoint in isthmus-pin is not usable
+	ReasonDenied         Reason = "denied"          // a policy denies the connection
+	ReasonDraining       Reason = "draining"        // this hop is draining
+	ReasonOverload       Reason = "overload"        // this hop has reached a limit
+	ReasonNotLocal       Reason = "not_local"       // the local workload does not exist, or the address does not match
+	ReasonBadRequest     Reason = "bad_request"     // the CONNECT is not understood
+	ReasonWithdrawn      Reason = "withdrawn"       // the client withdrew its CONNECT, and the application received nothing
 )
 
 // Reasons is the closed list, in documentation order.

@@ -18,19 +18,19 @@ func NewMetrics(p *Pool) *Metrics {
 	}
 	return &Metrics{
 		p:         p,
-		sessions:  desc("sessions", "Sessions that are shared now."),
-		streams:   desc("streams", "Streams that are open on them now."),
-		waiting:   desc("waiting", "Requests that wait now for a session or a stream."),
-		inFlight:  desc("dials_in_flight", "Dials under way now."),
-		crowded:   desc("crowded_sessions", "Sessions of which streams that are not read take half of what a session lends them: new streams go elsewhere."),
-		halted:    desc("halted_sessions", "Sessions that carried nothing for a second, because streams that are not read take all of the connection window: see docs/flow-control.md."),
-		failed:    desc("failed_total", "Requests for a stream that got no session, by reason: halted (all sessions are full of unread data), full (none had a free stream in time), dial (every dial failed), left (the caller left, or its time was up, before a dial had ended).", "reason"),
-		requests:  desc("requests_total", "Requests for a stream, by how they got a session: ready, or waited for a dial or a stream.", "session"),
-		dials:     desc("dials_total", "Dials that have ended, by result (ok, error).", "result"),
-		repeats:   desc("repeats_total", "Requests repeated on another session, by reason: full (somebody took the last stream), refused (REFUSED_STREAM), gone (the session ended before an answer).", "reason"),
-		hedges:    desc("hedges_total", "Dials started beside a session whose peer had fallen silent."),
-		hedgesWon: desc("hedges_won_total", "Silent sessions given up because such a dial was answered first."),
-		retired:   desc("retired_total", "Sessions taken out of use: idle, expired, drained, ended, or given up."),
+		sessions:  desc("sessions", "Shared sessions."),
+		streams:   desc("streams", "Open streams on shared sessions."),
+		waiting:   desc("waiting", "Requests that wait for a session or a stream."),
+		inFlight:  desc("dials_in_flight", "Dials in progress."),
+		crowded:   desc("crowded_sessions", "Sessions with half of their window taken by unread streams. New streams use other sessions."),
+		halted:    desc("halted_sessions", "Sessions that carried nothing for a second because unread streams take the whole connection window: see docs/flow-control.md."),
+		failed:    desc("failed_total", "Requests for a stream that got no session, by reason: halted (all sessions are full of unread data), full (none had a free stream in time), dial (every dial failed), left (the caller left or timed out during the dial).", "reason"),
+		requests:  desc("requests_total", "Requests for a stream, by session: ready, or waited (for a dial or a stream).", "session"),
+		dials:     desc("dials_total", "Completed dials, by result.", "result"),
+		repeats:   desc("repeats_total", "Requests repeated on another session, by reason: full (another request took the last stream), refused (REFUSED_STREAM), gone (the session closed before a response).", "reason"),
+		hedges:    desc("hedges_total", "Dials started beside a session with a silent peer."),
+		hedgesWon: desc("hedges_won_total", "Silent sessions abandoned because such a dial was answered first."),
+		retired:   desc("retired_total", "Sessions taken out of use: idle, expired, drained, closed, or abandoned."),
 	}
 }
 

@@ -11,50 +11,50 @@ import (
 
 // Verdict says of one candidate whether it takes part in the choice, and why.
 type Verdict struct {
-	Kind      string    `json:"kind"`                // pod, share (of another network) or gateway
-	Name      string    `json:"name"`                // UID of a pod, a network, the name of a gateway
-	Pod       string    `json:"pod,omitempty"`       // namespace/name of a pod whose UID does not say it
-	Port      uint16    `json:"port,omitempty"`      // of a pod, where its application listens
-	In        bool      `json:"in"`                  // it takes part in the choice
-	Rank      int       `json:"rank"`                // higher is preferred
-	Weight    float64   `json:"weight"`              // beside others of its rank
-	Part      float64   `json:"part"`                // of new connections, 0 to 1, while nobody is busy
-	Open      int       `json:"open"`                // connections now
-	Causes    []Cause   `json:"causes"`              // what is held against it; empty: nothing
-	Endpoints []Cause   `json:"endpoints,omitempty"` // of a share: its endpoints that are left out
-	Gateways  []Verdict `json:"gateways,omitempty"`  // of a share
+	Kind      string    `json:"kind"`                // pod, share (a remote service) or gateway
+	Name      string    `json:"name"`                // UID of a pod, network of a remote service, or name of a gateway
+	Pod       string    `json:"pod,omitempty"`       // namespace/name of a pod, if not in its UID
+	Port      uint16    `json:"port,omitempty"`      // port of a pod's application
+	In        bool      `json:"in"`                  // it receives new connections
+	Rank      int       `json:"rank"`                // priority; higher is preferred
+	Weight    float64   `json:"weight"`              // weight among candidates of its rank
+	Part      float64   `json:"part"`                // share of new connections, 0 to 1, while no candidate is busy
+	Open      int       `json:"open"`                // open connections
+	Causes    []Cause   `json:"causes"`              // reasons against it; empty if there are none
+	Endpoints []Cause   `json:"endpoints,omitempty"` // of a remote service: its ejected endpoints
+	Gateways  []Verdict `json:"gateways,omitempty"`  // of a remote service
 }
 
 // Cause is one thing that is held against a candidate.
 type Cause struct {
-	Word     Held      `json:"word"`               // what is held against it
-	Endpoint string    `json:"endpoint,omitempty"` // of a share's endpoint
-	Pod      string    `json:"pod,omitempty"`      // namespace/name of the same, if its UID does not say it
-	Port     uint16    `json:"port,omitempty"`     // of the same, where its application listens
-	Reason   string    `json:"reason,omitempty"`   // of the failure
-	Error    string    `json:"error,omitempty"`    // of the last attempt to reach a gateway that is out
-	By       string    `json:"by,omitempty"`       // who says so; empty: this process has seen it
-	From     string    `json:"from,omitempty"`     // UID of the captured pod whose connections alone it concerns: those of others get there, as far as is known
+	Word     Held      `json:"word"`               // reason against it
+	Endpoint string    `json:"endpoint,omitempty"` // endpoint of a remote service
+	Pod      string    `json:"pod,omitempty"`      // namespace/name of its pod, if not in the UID
+	Port     uint16    `json:"port,omitempty"`     // port of its application
+	Reason   string    `json:"reason,omitempty"`   // reason of the failure
+	Error    string    `json:"error,omitempty"`    // error of the last attempt to reach a gateway that is out
+	By       string    `json:"by,omitempty"`       // source of the observation; empty for this process
+	From     string    `json:"from,omitempty"`     // UID of the only captured pod affected; connections of other pods work, as far as known
 	Since    time.Time `json:"since,omitzero"`     // since when
-	Until    time.Time `json:"until,omitzero"`     // when it is asked again at the latest
-	Health   float64   `json:"health,omitempty"`   // score of what is weak, 0 to 1
-	Of       string    `json:"of,omitempty"`       // which connections, of what is weak: a gateway has two scores
+	Until    time.Time `json:"until,omitzero"`     // next probe at the latest
+	Health   float64   `json:"health,omitempty"`   // of weak: score, 0 to 1
+	Of       string    `json:"of,omitempty"`       // of weak: affected connections; a gateway has two scores
 }
 
 // Held is what may be held against a candidate.
 type Held string
 
 const (
-	HeldFailed   Held = "failed"      // it is ejected by own evidence
-	HeldProbing  Held = "probing"     // it was, and one connection tries it now
-	HeldWeak     Held = "weak"        // some connections failed: its weight is less
-	HeldReported Held = "reported"    // others say that it is out
-	HeldDoubted  Held = "doubted"     // it owes an answer
-	HeldNothing  Held = "nothing"     // a gateway says that it has nobody healthy
-	HeldDraining Held = "draining"    // it leaves: it gets new connections while nobody else serves
-	HeldSilent   Held = "silent"      // attempts wait for it, and nothing comes
-	HeldFarther  Held = "farther"     // somebody healthy is preferred
-	HeldPath     Held = "path_failed" // what it delivers of this service failed
+	HeldFailed   Held = "failed"      // ejected because of own observations
+	HeldProbing  Held = "probing"     // was ejected; one connection tries it now
+	HeldWeak     Held = "weak"        // some connections failed; its weight is lower
+	HeldReported Held = "reported"    // reported as ejected by another process
+	HeldDoubted  Held = "doubted"     // slow to answer, and being probed
+	HeldNothing  Held = "nothing"     // no healthy pod behind it, as reported by the gateway
+	HeldDraining Held = "draining"    // draining; new connections only while no other candidate serves
+	HeldSilent   Held = "silent"      // attempts are waiting, and no response is received
+	HeldFarther  Held = "farther"     // a healthy candidate is preferred
+	HeldPath     Held = "path_failed" // connections to this service through it failed
 )
 
 // OfCell appends what own evidence holds against a cell.
@@ -173,21 +173,21 @@ func Age(d time.Duration) string { return max(d, 0).Round(time.Second).String() 
 
 // Row is one share of a service.
 type Row struct {
-	Network string    `json:"network"`          // where the share is
+	Network string    `json:"network"`          // network of the endpoints
 	Service string    `json:"service"`          // hostname
-	Port    uint16    `json:"port"`             // of the service
-	Ready   uint32    `json:"ready"`            // endpoints, by discovery
-	Healthy uint32    `json:"healthy"`          // of those
-	Changed time.Time `json:"changed,omitzero"` // when that was last seen to change
-	Out     []Out     `json:"out"`              // endpoints that are ready and left out
+	Port    uint16    `json:"port"`             // service port
+	Ready   uint32    `json:"ready"`            // ready endpoints, per discovery of that network
+	Healthy uint32    `json:"healthy"`          // healthy ones of these
+	Changed time.Time `json:"changed,omitzero"` // when these numbers were last seen to change
+	Out     []Out     `json:"out"`              // ready endpoints that are ejected
 }
 
 // Out is an endpoint that is ready and left out.
 type Out struct {
-	Endpoint string    `json:"endpoint"`          // a workload's UID, or an endpoint ID
-	Pod      string    `json:"pod,omitempty"`     // namespace/name of the workload, if its UID does not say it
-	Reason   string    `json:"reason,omitempty"`  // of the failure
-	Since    time.Time `json:"since,omitzero"`    // since when it is out
-	Witness  string    `json:"witness,omitempty"` // who has seen it
-	Until    time.Time `json:"until,omitzero"`    // when it is asked again at the latest
+	Endpoint string    `json:"endpoint"`          // workload UID, or endpoint ID
+	Pod      string    `json:"pod,omitempty"`     // namespace/name of the workload, if not in its UID
+	Reason   string    `json:"reason,omitempty"`  // reason of the failure
+	Since    time.Time `json:"since,omitzero"`    // time of the ejection
+	Witness  string    `json:"witness,omitempty"` // observer of the failure
+	Until    time.Time `json:"until,omitzero"`    // next probe at the latest
 }

@@ -34,8 +34,8 @@ var results = map[codes.Code]string{
 // NewMetrics registers them with reg; nil leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{counts: map[string]uint64{"issued": 0}, requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_ca_requests_total",
-		Help: "Requests for certificates, by result: issued, invalid (no request that could be granted), unauthenticated (not clear who asks), denied (not for whoever asks), limited (too many), unavailable (who asks cannot be told now), failed."}, []string{"result"})}
-	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_ca_connections_evicted_total", Help: "Connections to the CA service that were closed because too many were open."})
+		Help: "Requests for certificates, by result: issued, invalid (cannot be granted), unauthenticated (unknown caller), denied (not allowed for the caller), limited (too many), unavailable (the caller cannot be verified now), failed."}, []string{"result"})}
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_ca_connections_evicted_total", Help: "Connections to the CA service closed because too many were open."})
 	for _, result := range results {
 		m.requests.WithLabelValues(result)
 	}

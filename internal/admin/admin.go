@@ -132,7 +132,7 @@ var ConnectBuckets = prometheus.ExponentialBuckets(0.0005, 2, 16)
 func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: liveHeap})), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_build_info", Help: "Always 1; its labels version and goversion say from what the process was built.",
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_build_info", Help: "Always 1. Labels: version, goversion.",
 			ConstLabels: prometheus.Labels{"version": buildinfo.Version(), "goversion": runtime.Version()}}, func() float64 { return 1 }))
 	return r
 }

@@ -27,8 +27,8 @@ type Guard struct {
 // NewGuard returns a guard and registers its metrics. For perSession see New.
 func NewGuard(cfg Config, perSession int64, r prometheus.Registerer, log zerolog.Logger) *Guard {
 	g := &Guard{Table: New(cfg, perSession), log: log, lines: logging.PeerLimits{Every: warnEvery, Log: &log},
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_refused_total", Help: "Sessions and streams of clients that had reached a limit, by whose (identity, address) and which (sessions, streams, streams_per_second, unread_bytes)."}, []string{"scope", "limit"}),
-		shed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_shed_total", Help: "Streams that were reset because their client held too many unread bytes, by whose limit it was."}, []string{"scope"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_refused_total", Help: "Sessions and streams refused because their client had reached a limit, by scope and limit."}, []string{"scope", "limit"}),
+		shed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_shed_total", Help: "Streams reset because their client had too many unread bytes, by scope of the limit."}, []string{"scope"}),
 	}
 	for _, s := range Scopes {
 		g.shed.WithLabelValues(string(s))
@@ -37,9 +37,9 @@ func NewGuard(cfg Config, perSession int64, r prometheus.Registerer, log zerolog
 		}
 	}
 	r.MustRegister(g.refused, g.shed,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admitted_sessions", Help: "Sessions of clients that are open."}, func() float64 { return float64(g.Counts().Sessions) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admitted_streams", Help: "Streams of clients that are open."}, func() float64 { return float64(g.Counts().Streams) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admission_accounts", Help: "Identities and addresses of clients that an account is kept of."}, func() float64 { return float64(g.Counts().Accounts) }))
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admitted_sessions", Help: "Open client sessions."}, func() float64 { return float64(g.Counts().Sessions) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admitted_streams", Help: "Open client streams."}, func() float64 { return float64(g.Counts().Streams) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admission_accounts", Help: "Client identities and addresses with an account."}, func() float64 { return float64(g.Counts().Accounts) }))
 	return g
 }
 

@@ -108,10 +108,10 @@ type Verdict struct {
 	standing.Verdict
 	Unknown  bool      `json:"unknown,omitempty"`  // of a remote service: no report was received
 	Stale    time.Time `json:"stale,omitzero"`     // of a remote service: since when its reports are stale
-	Failed   *Attempts `json:"failed,omitempty"`   // failed attempts since the last success; nil if none
-	Kept     *Kept     `json:"kept,omitempty"`     // of a remote service: sessions kept with its pods; nil if none are wanted
+	Failed   *Attempts `json:"failed,omitempty"`   // failed attempts since the last success; absent if none
+	Kept     *Kept     `json:"kept,omitempty"`     // of a remote service: sessions kept with its pods; absent if none are wanted
 	Gateways []Verdict `json:"gateways,omitempty"` // of a remote service
-	Line     *Line     `json:"line,omitempty"`     // of a remote service: connections to its network's gateways; nil if none is open
+	Line     *Line     `json:"line,omitempty"`     // of a remote service: connections to its network's gateways; absent if none is open
 	Path     string    `json:"path,omitempty"`     // of a gateway: fault of the path to it and the remedy, by the last check; empty if none or not checked
 }
 

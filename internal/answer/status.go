@@ -27,7 +27,7 @@ type Status struct {
 	// Local are the ejected ports of the pods on a node proxy's node, by its own observation:
 	// workload UID and target port.
 	Local []standing.Out `json:"local"`
-	// Captured is how many pods of its node a node proxy captures; nil if capture is off.
+	// Captured is how many pods of its node a node proxy captures; absent if capture is off.
 	Captured *int `json:"captured,omitempty"`
 	// Nameless is how many captured pods have no resolver to capture, so that they cannot resolve mesh names.
 	Nameless int `json:"nameless,omitempty"`
@@ -107,7 +107,7 @@ type Row struct {
 	// irrelevant. Empty while not all are out.
 	Unreached string `json:"unreached,omitempty"`
 	// Failed are three or more consecutive failed connections to another network's service that did
-	// not count against its health. An example is an unexpected peer identity. Nil if there are none.
+	// not count against its health. An example is an unexpected peer identity. Absent if there are none.
 	Failed *Attempts `json:"failed,omitempty"`
 	// Stale is since when the numbers are from a stale report; absent while the report is current.
 	Stale time.Time `json:"stale,omitzero"`
@@ -161,7 +161,7 @@ type Controller struct {
 	// kind and place; other writes go on.
 	Held []HeldWrite `json:"held"`
 	// Certificates is the number of requests to the CA of this process, by result
-	// (isthmus_ca_requests_total); nil without a CA.
+	// (isthmus_ca_requests_total); absent without a CA.
 	Certificates map[string]uint64 `json:"certificates,omitempty"`
 	Synced       bool              `json:"synced"`  // all sources were read at least once
 	Sources      []Source          `json:"sources"` // what it watches at the API server, by kind

@@ -107,17 +107,24 @@ func TestObservabilityPageHasEveryMetric(t *testing.T) {
 	m.Gateway("west", "gw-1")
 	m.Pod("west", "west-1", "hello-1")
 	m.Start()
+	gateway := metricsRows(t, m.Process("gateway west/gw-1").Metrics, gatewayLabels(t))
+	node := metricsRows(t, m.Process("node proxy west-1").Metrics, nodeLabels(t))
 	page := openPage(t, metricsPage)
-	page.section(t, "metrics of gateway", metricsTable(t, m.Process("gateway west/gw-1").Metrics, gatewayLabels(t)))
-	page.section(t, "metrics of nodeproxy", metricsTable(t, m.Process("node proxy west-1").Metrics, nodeLabels(t)))
+	page.section(t, "metrics of both", metricsTable(slices.DeleteFunc(slices.Clone(gateway), func(row string) bool { return !slices.Contains(node, row) })))
+	page.section(t, "metrics of gateway", metricsTable(slices.DeleteFunc(slices.Clone(gateway), func(row string) bool { return slices.Contains(node, row) })))
+	page.section(t, "metrics of nodeproxy", metricsTable(slices.DeleteFunc(slices.Clone(node), func(row string) bool { return slices.Contains(gateway, row) })))
 	page.close(t)
 }
 
 var descForm = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)".*variableLabels: \{([^}]*)\}\}$`)
 
-// metricsTable describes what r holds besides the metrics of the Go runtime and of the
-// process, also what has no value yet.
-func metricsTable(t *testing.T, r *prometheus.Registry, values map[string]map[string][]string) string {
+func metricsTable(rows []string) string {
+	return "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n" + strings.Join(rows, "") + "\n"
+}
+
+// metricsRows returns a row for each metric in r, also without a value, sorted. It omits the
+// metrics of the Go runtime and of the process.
+func metricsRows(t *testing.T, r *prometheus.Registry, values map[string]map[string][]string) []string {
 	t.Helper()
 	types := map[string]string{}
 	families, err := r.Gather()
@@ -151,7 +158,7 @@ func metricsTable(t *testing.T, r *prometheus.Registry, values map[string]map[st
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", name, typ, labelsCell(t, name, m[3], values[name]), unit(name), cell(strings.ReplaceAll(m[2], `\"`, `"`))))
 	}
 	slices.Sort(rows)
-	return "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n" + strings.Join(rows, "") + "\n"
+	return rows
 }
 
 // labelsCell writes the labels of a metric with all values that they can have.

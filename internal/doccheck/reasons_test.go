@@ -14,14 +14,14 @@ import (
 func TestObservabilityPageHasEveryReason(t *testing.T) {
 	g := openPage(t, "../../docs/observability.md")
 	var b strings.Builder
-	b.WriteString("\n| reason | whose word | meaning |\n|---|---|---|\n")
-	for _, list := range []struct{ dir, prefix, whose string }{
+	b.WriteString("\n| reason | source | meaning |\n|---|---|---|\n")
+	for _, list := range []struct{ dir, prefix, source string }{
 		{"hbone/header", "Reason", "node proxy or gateway, in its answer"},
 		{"nodeproxy", "reason", "node proxy of the client"},
 		{"gateway", "attempt", "gateway, in `tried`"},
 	} {
 		for _, r := range commented(t, list.dir, list.prefix) {
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r[0], list.whose, r[1])
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", r[0], list.source, r[1])
 		}
 	}
 	b.WriteString("\n")

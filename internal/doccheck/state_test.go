@@ -22,32 +22,46 @@ var leaves = map[string]string{
 }
 
 func TestObservabilityPageHasEveryFieldOfState(t *testing.T) {
-	page := openPage(t, metricsPage)
-	for _, dir := range []string{"gateway", "nodeproxy"} {
-		var b strings.Builder
-		b.WriteString("\n| key | kind | meaning |\n|---|---|---|\n")
-		writeFields(t, &b, dir, "state", "")
-		page.section(t, "state of "+dir, b.String()+"\n")
-	}
+	page, listed := openPage(t, metricsPage), places{}
+	page.section(t, "state of gateway", fieldsTable(t, listed, "gateway", "state"))
+	listed.elsewhere("the gateway")
+	page.section(t, "state of nodeproxy", fieldsTable(t, listed, "nodeproxy", "state"))
 	page.close(t)
 }
 
 // TestObservabilityPageHasEveryFieldOfAnswers holds the JSON of isthmus status and
 // isthmus explain.
 func TestObservabilityPageHasEveryFieldOfAnswers(t *testing.T) {
-	page := openPage(t, metricsPage)
-	for name, typ := range map[string]string{"answer of status": "Status", "answer of explain": "Explanation"} {
-		var b strings.Builder
-		b.WriteString("\n| key | kind | meaning |\n|---|---|---|\n")
-		writeFields(t, &b, "internal/answer", typ, "")
-		page.section(t, name, b.String()+"\n")
-	}
+	page, listed := openPage(t, metricsPage), places{}
+	page.section(t, "answer of status", fieldsTable(t, listed, "internal/answer", "Status"))
+	listed.elsewhere("`isthmus status`")
+	page.section(t, "answer of explain", fieldsTable(t, listed, "internal/answer", "Explanation"))
 	page.close(t)
 }
 
-// writeFields writes a row for every field of the struct that JSON shows, and of the
-// structs in it.
-func writeFields(t *testing.T, b *strings.Builder, dir, typ, prefix string, hidden ...string) {
+// places are the keys below which the fields of structs are listed, by folder and type.
+type places map[string]string
+
+// elsewhere adds the name of a finished table to its keys.
+func (p places) elsewhere(table string) {
+	for typ, key := range p {
+		if !strings.Contains(key, " of ") {
+			p[typ] = key + " of " + table
+		}
+	}
+}
+
+func fieldsTable(t *testing.T, listed places, dir, typ string) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("\n| key | kind | meaning |\n|---|---|---|\n")
+	writeFields(t, &b, listed, dir, typ, "")
+	return b.String() + "\n"
+}
+
+// writeFields writes a row for each field of the struct in JSON, and for the fields of structs in
+// it that are not listed yet.
+func writeFields(t *testing.T, b *strings.Builder, listed places, dir, typ, prefix string, hidden ...string) {
 	t.Helper()
 	fields := structOf(t, dir, typ).Fields.List
 	for _, f := range fields {
@@ -59,7 +73,7 @@ func writeFields(t *testing.T, b *strings.Builder, dir, typ, prefix string, hidd
 				own = append(own, n)
 			}
 			at, in := within(dir, f.Type.(*ast.SelectorExpr).X.(*ast.Ident).Name+"."+f.Type.(*ast.SelectorExpr).Sel.Name)
-			writeFields(t, b, at, in, prefix, own...)
+			writeFields(t, b, listed, at, in, prefix, own...)
 			continue
 		}
 		if slices.Contains(hidden, name) {
@@ -71,20 +85,24 @@ func writeFields(t *testing.T, b *strings.Builder, dir, typ, prefix string, hidd
 		}
 		kind, group, suffix := shape(f.Type)
 		doc := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
-		doc = strings.TrimPrefix(doc, f.Names[0].Name+" is ")
+		for _, verb := range []string{" is ", " are "} {
+			doc = strings.TrimPrefix(doc, f.Names[0].Name+verb)
+		}
 		if doc == "" {
 			t.Errorf("%s: %s%s has no comment: write one beside %s.%s", dir, prefix, name, typ, f.Names[0].Name)
 		}
 		if option != "" {
 			kind += ", or absent"
 		}
-		if group == typ {
-			kind += " of the same"
+		at, in := within(dir, group)
+		place := listed[at+"."+in]
+		if place != "" {
+			kind += ", like " + place
 		}
 		b.WriteString("| `" + prefix + name + "` | " + kind + " | " + cell(doc) + " |\n")
-		if group != "" && group != typ {
-			at, in := within(dir, group)
-			writeFields(t, b, at, in, prefix+name+suffix+".")
+		if group != "" && place == "" {
+			listed[at+"."+in] = "`" + prefix + name + "`"
+			writeFields(t, b, listed, at, in, prefix+name+suffix+".")
 		}
 	}
 }

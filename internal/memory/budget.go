@@ -456,8 +456,8 @@ func (b *Budget) Register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("isthmus_memory_budget_bytes", "Memory for buffers of connections. 0: no bound.", func() float64 { return float64(b.Size()) })
-	gauge("isthmus_memory_used_bytes", "Memory that buffers of connections use. It is counted only if there is a bound.", func() float64 { return float64(b.Used()) })
+	gauge("isthmus_memory_budget_bytes", "Memory limit for connection buffers. 0: no limit.", func() float64 { return float64(b.Size()) })
+	gauge("isthmus_memory_used_bytes", "Memory used by connection buffers. Counted only with a limit.", func() float64 { return float64(b.Used()) })
 	if b == nil {
 		b = &Budget{}
 		b.resets, b.streams = newCounters() // nothing is counted
@@ -466,8 +466,8 @@ func (b *Budget) Register(r prometheus.Registerer) {
 }
 
 func newCounters() (resets, streams *prometheus.CounterVec) {
-	resets = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_memory_resets_total", Help: "Connections that were reset because the memory for buffers was used up, by reason: what held the memory (stream, session, relay, other)."}, []string{"reason"})
-	streams = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_memory_streams_total", Help: "New streams of identities above their share of the memory for buffers, by what became of them (delayed, refused)."}, []string{"result"})
+	resets = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_memory_resets_total", Help: "Connections reset because the buffer memory was used up, by the use of that memory (reason)."}, []string{"reason"})
+	streams = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_memory_streams_total", Help: "New streams of identities above their share of the buffer memory, by result."}, []string{"result"})
 	for _, k := range kindNames {
 		resets.WithLabelValues(k)
 	}

@@ -1,6 +1,7 @@
 package meshtest
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,5 +77,7 @@ var documented = sync.OnceValue(func() map[string]map[string]map[string][]string
 			out[table[1]][row[1]] = labels
 		}
 	}
+	maps.Copy(out["gateway"], out["both"])
+	maps.Copy(out["nodeproxy"], out["both"])
 	return out
 })

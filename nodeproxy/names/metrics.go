@@ -30,11 +30,11 @@ type Metrics struct {
 // NewMetrics registers them.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_dns_requests_total",
-		Help: "DNS queries of captured pods, by result: answered from the mesh (found, no_data, no_such_name, unknown: no gateway has said yet whether there is such a name), by the pod's own resolver (passed, unanswered), or refused (malformed, busy: too many of the pod wait, dropped: no query at all)."}, []string{"result"})
+		Help: "DNS queries of captured pods, by result. Answered from the mesh: found, no_data, no_such_name, unknown (no gateway has reported yet whether the name exists). By the pod's own resolver: passed, unanswered. Refused: malformed, busy (too many queries of the pod wait), dropped (not a query)."}, []string{"result"})
 	m := &Metrics{
-		upstreamRequests: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dns_upstream_requests_total", Help: "Queries that the pod's own DNS servers were asked."}),
-		upstreamFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dns_upstream_failures_total", Help: "DNS servers of pods that could not be reached or did not answer in time."}),
-		upstreamDuration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_dns_upstream_request_duration_seconds", Help: "Time until a pod's own DNS servers had answered.", Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}),
+		upstreamRequests: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dns_upstream_requests_total", Help: "Queries sent to pods' own DNS servers."}),
+		upstreamFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dns_upstream_failures_total", Help: "Queries that one of a pod's own DNS servers did not answer in time, or that did not reach it."}),
+		upstreamDuration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_dns_upstream_request_duration_seconds", Help: "Time until a pod's own DNS servers answered.", Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}),
 	}
 	for i, name := range results {
 		m.requests[i] = requests.WithLabelValues(name)

@@ -14,12 +14,12 @@ import (
 
 // Belief is how the capture of one local workload stands.
 type Belief struct {
-	Workload string    `json:"workload"`        // its UID
-	Captured bool      `json:"captured"`        // this process is in its network namespace, and its rules are there
-	Names    bool      `json:"names"`           // its queries for names are answered here
-	Since    time.Time `json:"since"`           // when it was captured, or first could not be
-	Error    string    `json:"error,omitempty"` // why it is not captured, or not by the latest rules
-	Again    time.Time `json:"again,omitzero"`  // when that is tried again
+	Workload string    `json:"workload"`        // workload UID
+	Captured bool      `json:"captured"`        // it is captured: sockets and rules are in its network namespace
+	Names    bool      `json:"names"`           // the node proxy answers its DNS queries
+	Since    time.Time `json:"since"`           // time of capture, or of the first failure
+	Error    string    `json:"error,omitempty"` // why it is not captured, or not with the latest rules
+	Again    time.Time `json:"again,omitzero"`  // when the next attempt is due
 }
 
 // Dump lists all, those that are not captured first.
@@ -145,9 +145,9 @@ func (c *Set) Lacking(nameOf func(uid string) string) (list []string) {
 
 // Register registers the metrics, which are there where nobody is captured too.
 func (c *Set) Register(r prometheus.Registerer) {
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_captured_workloads", Help: "Local pods that are captured in their network namespaces."}, func() float64 {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_captured_workloads", Help: "Local pods captured in their network namespaces."}, func() float64 {
 		return float64(len(c.List()))
-	}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_capture_failures", Help: "Local pods that cannot be captured, or not by the latest rules; what is not found yet is none."}, func() float64 {
+	}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_capture_failures", Help: "Local pods that cannot be captured, or not with the latest rules. Pods not found yet do not count."}, func() float64 {
 		if c == nil {
 			return 0
 		}

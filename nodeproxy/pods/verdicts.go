@@ -14,7 +14,7 @@ type verdicts map[cnisocket.Verdict]prometheus.Counter
 
 func newVerdicts(r prometheus.Registerer) verdicts {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_cni_verdicts_total",
-		Help: "Pods that the CNI plugin has announced, by what it was answered: captured, outside (not in the mesh), unknown (no gateway has told of it in time), failed (it cannot be captured), stopping (the next node proxy is asked), refused (it was announced again, or has gone)."}, []string{"verdict"})
+		Help: "Pods announced by the CNI plugin, by verdict: captured, outside (not in the mesh), unknown (no gateway reported it in time), failed (it cannot be captured), stopping (the plugin uses the next node proxy), refused (announced again, or gone)."}, []string{"verdict"})
 	r.MustRegister(vec)
 	out := verdicts{}
 	for _, v := range []cnisocket.Verdict{cnisocket.Captured, cnisocket.Outside, cnisocket.Unknown, cnisocket.Failed, cnisocket.Stopping, cnisocket.Refused} {

@@ -8,7 +8,7 @@ type Metrics struct{ tokens *prometheus.CounterVec }
 // NewMetrics registers them with reg; nil leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_bound_tokens_total",
-		Help: "Bound service-account tokens that were shown, by result: review (accepted by the API server's word), keys (accepted by its cached keys while it was away), or why they were refused: malformed, not_bound, audience, account, expired, signature, denied, pod, node, limited, unavailable."}, []string{"result"})}
+		Help: "Bound service-account tokens received, by result: review (accepted by the API server), keys (accepted by its cached keys while it was unavailable), or the reason of the refusal."}, []string{"result"})}
 	for _, why := range Reasons {
 		m.tokens.WithLabelValues(string(why))
 	}

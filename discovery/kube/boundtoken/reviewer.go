@@ -364,10 +364,10 @@ func (r *Reviewer) Holds(h Holder, now time.Time) error {
 
 // Status is how it stands with proof by tokens.
 type Status struct {
-	Away    string    `json:"away,omitempty"`   // why the API server did not review the last token; empty if it did
-	Keys    int       `json:"keys"`             // by which tokens are verified while it is away
-	Fetched time.Time `json:"fetched,omitzero"` // when it last had these
-	Error   string    `json:"error,omitempty"`  // why they could not be fetched the last time
+	Away    string    `json:"away,omitempty"`   // why the API server did not review the last token; empty if it did so
+	Keys    int       `json:"keys"`             // number of keys that verify tokens while it is unavailable
+	Fetched time.Time `json:"fetched,omitzero"` // when these keys were last fetched
+	Error   string    `json:"error,omitempty"`  // why the last fetch of keys failed
 }
 
 // Findings says, a line each, what of it an operator should know now.
