@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -172,6 +173,7 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 			func() float64 { return p.served((*hbone.Group).Len) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes that peers have sent on sessions and nobody has taken yet: what connection windows are short of."},
 			func() float64 { return float64(p.pool.Stats().Held) + p.served((*hbone.Group).Held) }))
+	quic.Register(p.registry)
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications, gateways, and node proxies of pods of the own network, that failed and are asked now whether they answer."},
 		func() float64 {
 			return float64(p.witness.prober.Active() + p.gatewayProbes.Active() + p.podProbes.Active())

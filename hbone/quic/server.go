@@ -52,6 +52,11 @@ const headersWithin = 10 * time.Second
 // Listen accepts connections on pc, which it owns, with tls. A client without a certificate is
 // rejected, even if tls does not require one.
 func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, error) {
+	if u, ok := pc.(udpConn); ok {
+		socket := newSocket(u)
+		socket.ignoreErrors(func() {}) // it receives no ICMP errors
+		pc = socket
+	}
 	l := newListener(pc, cfg)
 	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.starts, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
