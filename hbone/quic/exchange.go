@@ -126,15 +126,21 @@ func (x *exchange) out() {
 	}
 }
 
-// resetBehind resets both halves of the QUIC stream, behind the data if the peer understands that.
+// resetBehind resets both halves of the QUIC stream, behind the data if the peer understands that. The peer stops
+// our half when it has read so far. If it does not read, RESET_STREAM overtakes the data.
 func (x *exchange) resetBehind(code quicgo.StreamErrorCode) {
 	x.left.Store(true)
-	if !x.torn && x.c.isOurs() && x.write(appendFrame(nil, frameReset, quicvarint.Append(nil, uint64(code))...)) == nil {
-		x.qs.Close()
-	} else {
-		x.qs.CancelWrite(code)
-	}
+	behind := !x.torn && x.c.isOurs() && x.write(appendFrame(nil, frameReset, quicvarint.Append(nil, uint64(code))...)) == nil
 	x.qs.CancelRead(code)
+	if !behind {
+		x.qs.CancelWrite(code)
+		return
+	}
+	overdue := time.AfterFunc(lastWordsWithin, func() { x.qs.CancelWrite(code) })
+	context.AfterFunc(x.qs.Context(), func() {
+		overdue.Stop()
+		x.qs.CancelWrite(code) // quic-go forgets the stream then
+	})
 }
 
 // cancel resets both halves of the QUIC stream.
@@ -255,12 +261,30 @@ func (x *exchange) inChunk() error {
 			x.forget()
 		}
 		var rest int
-		rest, err = x.st.Write(buf[taken:n])
+		rest, err = x.push(buf[taken:n])
 		x.use.Release(held)
 		taken += rest
 	}
 	x.moved.Add(int64(taken))
 	return err
+}
+
+// push writes b to the session, and waits for that. It gives up if the peer has reset the stream.
+func (x *exchange) push(b []byte) (total int, err error) {
+	defer x.st.SetWriteDeadline(time.Time{})
+	for {
+		x.st.SetWriteDeadline(time.Now().Add(stallCheck))
+		n, err := x.st.Write(b[total:])
+		if total += n; !errors.Is(err, os.ErrDeadlineExceeded) {
+			return total, err
+		}
+		x.qs.SetReadDeadline(time.Now())
+		_, err = x.qs.Peek(make([]byte, 1))
+		x.qs.SetReadDeadline(time.Time{})
+		if _, reset := cancelled(err); reset {
+			return total, err
+		}
+	}
 }
 
 // held returns how many bytes are held at most while the session does not read: a chunk, and the
