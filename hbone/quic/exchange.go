@@ -27,6 +27,9 @@ const (
 	stallCheck      = time.Second
 )
 
+// flushWithin bounds how long complete streams are sent after their session closed, as over TCP. Tests shorten it.
+var flushWithin = hbone.DefaultConfig().FlushTimeout
+
 // exchange joins the stream of a session to a QUIC stream. HTTP/2 has one reset for both
 // halves. In QUIC each half has its own, and a reset is the end of both here too: frameReset behind
 // the data (RESET_STREAM to other peers), and STOP_SENDING.
@@ -41,7 +44,7 @@ type exchange struct {
 	outEnd, inEnd   bool          // in order; valid once closed
 	torn            bool          // out has written part of a frame
 	left            atomic.Bool   // out has reset the QUIC stream
-	reset           time.Time     // when out has found the session's stream reset
+	gone            time.Time     // when out has found that the session's stream was reset, or its session closed
 	moved           atomic.Int64  // bytes from the peer to the session
 	group           sync.WaitGroup
 	unwatch         func() bool
@@ -175,7 +178,8 @@ func (x *exchange) outChunk() error {
 	return x.write(layoutData(buf[:], n))
 }
 
-// write writes b. It gives up if the session's stream was reset and nothing moves.
+// write writes b. It gives up if the session's stream was reset and nothing moves, or if the session has
+// closed and the peer does not read.
 func (x *exchange) write(b []byte) error {
 	for whole := len(b); ; {
 		x.qs.SetWriteDeadline(time.Now().Add(stallCheck))
@@ -185,12 +189,22 @@ func (x *exchange) write(b []byte) error {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		if broken := x.st.Broken(); broken != nil && (n == 0 || !x.reset.IsZero() && time.Since(x.reset) > lastWordsWithin) {
-			return broken
-		} else if broken != nil && x.reset.IsZero() {
-			x.reset = time.Now()
+		if broken := x.st.Broken(); broken != nil {
+			if n == 0 || x.goneFor(lastWordsWithin) {
+				return broken
+			}
+		} else if closed := x.st.Session().Err(); closed != nil && x.goneFor(flushWithin) {
+			return closed
 		}
 	}
+}
+
+// goneFor reports whether the first call is longer ago than limit.
+func (x *exchange) goneFor(limit time.Duration) bool {
+	if x.gone.IsZero() {
+		x.gone = time.Now()
+	}
+	return time.Since(x.gone) > limit
 }
 
 // into moves data of the peer, and closes the stream of the session after both directions.

@@ -406,14 +406,14 @@ func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
 	x.group.Go(x.into)
 	defer x.close()
 	if interim := st.AwaitInterim(context.Background()); interim != nil {
-		qs.Write(responseBlock(interim.Status, interim.Header)) // an error comes again
+		x.write(responseBlock(interim.Status, interim.Header)) // an error comes again
 	}
 	resp, err := st.AwaitResponse(context.Background())
 	s.smu.Lock()
 	delete(s.streams, id)
 	s.smu.Unlock()
 	if err == nil {
-		if _, err = qs.Write(responseBlock(resp.Status, resp.Header)); err == nil {
+		if err = x.write(responseBlock(resp.Status, resp.Header)); err == nil {
 			x.out()
 			return
 		}

@@ -60,3 +60,49 @@ func TestResetReachesStalledReceiver(t *testing.T) {
 		})
 	}
 }
+
+// A session that has closed in order waits for a peer that does not read as long as over TCP, and then closes the connection.
+func TestUnreadStreamDoesNotHoldClosedSession(t *testing.T) {
+	defer func(d time.Duration) { flushWithin = d }(flushWithin)
+	flushWithin = 2 * time.Second
+	t.Run("server", func(t *testing.T) {
+		written := make(chan error, 2)
+		r := newRig(t, rigConfig{handler: func(_ context.Context, in *hbone.Incoming) {
+			if st, err := in.Accept(nil); err == nil {
+				io.ReadAll(st)
+				_, err := st.Write(make([]byte, 512<<10+100<<10)) // the raw client's window, and some
+				st.Close()
+				written <- err
+			}
+		}})
+		open(t, r.client).Close() // its session is the first of the listener
+		<-written
+		q := r.raw()
+		qs, err := q.OpenStreamSync(t.Context())
+		check(t, err)
+		qs.Write(requestBlock("app.default:80", nil))
+		qs.Close()
+		check(t, <-written)
+		eventually(t, "the stream is complete", func() bool { return r.server(1).Streams() == 0 })
+		r.server(1).Close(nil)
+		closed(t, "the connection is closed", q.Context().Done())
+	})
+	t.Run("client", func(t *testing.T) {
+		r := newRig(t, rigConfig{handler: func(ctx context.Context, in *hbone.Incoming) {
+			if st, err := in.Accept(nil); err == nil {
+				st.CloseWrite()
+				<-ctx.Done()
+			}
+		}})
+		st := open(t, r.client)
+		_, err := io.ReadAll(st)
+		check(t, err)
+		st.SetWriteDeadline(time.Now().Add(time.Second))
+		st.Write(make([]byte, 4<<20)) // until all windows are full
+		st.SetWriteDeadline(time.Time{})
+		st.Close()
+		eventually(t, "the stream is complete", func() bool { return r.client.Streams() == 0 })
+		r.client.Close(nil)
+		closed(t, "the server's session has ended", r.server(0).Done())
+	})
+}
