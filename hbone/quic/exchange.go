@@ -80,7 +80,7 @@ func (x *exchange) stopped() {
 		return
 	}
 	if x.c.client || x.st.Responded() { // otherwise the client gives up
-		if x.awaitIn() {
+		if x.awaitIn(x.sendsOn(code)) {
 			x.st.ResetBehind(toH2(code))
 			return
 		}
@@ -89,8 +89,14 @@ func (x *exchange) stopped() {
 	x.qs.CancelRead(code)
 }
 
-// awaitIn waits for the receiving direction. It returns false if that stalls.
-func (x *exchange) awaitIn() bool {
+// sendsOn reports that STOP_SENDING with code comes from a server that only reads no more. Its response may
+// come late (RFC 9114 §4.1).
+func (x *exchange) sendsOn(code quicgo.StreamErrorCode) bool {
+	return x.c.client && code == codeNoError
+}
+
+// awaitIn waits for the receiving direction. It returns false if that stalls, unless it may take any time.
+func (x *exchange) awaitIn(anyTime bool) bool {
 	tick := time.NewTicker(stallCheck)
 	defer tick.Stop()
 	began, moved := time.Now(), x.moved.Load()
@@ -101,7 +107,7 @@ func (x *exchange) awaitIn() bool {
 		case <-tick.C:
 		}
 		now := x.moved.Load()
-		if now == moved || time.Since(began) > lastWordsWithin {
+		if !anyTime && (now == moved || time.Since(began) > lastWordsWithin) {
 			return false
 		}
 		moved = now
@@ -111,7 +117,8 @@ func (x *exchange) awaitIn() bool {
 // out moves what the session sends, and returns when both directions may be forgotten.
 func (x *exchange) out() {
 	err := x.copyOut()
-	switch code, stopped := cancelled(err); {
+	code, stopped := cancelled(err)
+	switch {
 	case err == io.EOF:
 		x.outEnd = true
 		x.qs.Close()
@@ -121,7 +128,7 @@ func (x *exchange) out() {
 		x.resetBehind(resetCode(err))
 	}
 	close(x.outDone)
-	if !x.outEnd {
+	if !x.outEnd && !(stopped && x.sendsOn(code)) {
 		return
 	}
 	if err := x.st.AwaitReset(); !errors.Is(err, net.ErrClosed) {

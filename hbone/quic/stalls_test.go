@@ -2,13 +2,16 @@ package quic
 
 import (
 	"context"
+	"errors"
 	"io"
 	"testing"
 	"time"
 
+	quicgo "github.com/quic-go/quic-go"
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 )
 
 // A reset reaches an end that has sent its FIN and does not read, as over TCP.
@@ -105,4 +108,38 @@ func TestUnreadStreamDoesNotHoldClosedSession(t *testing.T) {
 		r.client.Close(nil)
 		closed(t, "the server's session has ended", r.server(0).Done())
 	})
+}
+
+// A client waits for the response of a server that has stopped reading.
+func TestLateRefusalIsDelivered(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	l, err := quicgo.ListenAddr("127.0.0.1:0", r.ids.ServerTLS(serverID, nil, "h3"), &quicgo.Config{})
+	check(t, err)
+	defer l.Close()
+	go func() {
+		q, err := l.Accept(t.Context())
+		if err != nil {
+			return
+		}
+		ctrl, _ := q.OpenUniStream()
+		ctrl.Write(appendFrame([]byte{streamControl}, frameSettings))
+		qs, err := q.AcceptStream(t.Context())
+		if err != nil {
+			return
+		}
+		qs.CancelRead(codeNoError)
+		time.Sleep(2 * stallCheck) // the response was lost
+		qs.Write(responseBlock(503, hbone.Header{header.NameReason: string(header.ReasonNoEndpoint)}))
+		qs.Close()
+	}()
+	p, err := Dial(t.Context(), udp(t), l.Addr(), r.clientTLS(), DialConfig{})
+	check(t, err)
+	s, err := hbone.StartClient(p, hbone.DefaultConfig())
+	check(t, err)
+	defer func() { s.Close(nil); <-s.Closed() }()
+	_, _, err = s.Open(t.Context(), &hbone.Request{Authority: "app.default:80"})
+	var status *hbone.StatusError
+	if !errors.As(err, &status) || status.Status != 503 || status.Reason() != header.ReasonNoEndpoint {
+		t.Errorf("got %v, want 503 no_endpoint", err)
+	}
 }
