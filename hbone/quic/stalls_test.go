@@ -143,3 +143,21 @@ func TestLateRefusalIsDelivered(t *testing.T) {
 		t.Errorf("got %v, want 503 no_endpoint", err)
 	}
 }
+
+// A refused CONNECT whose client has sent its end leaves nothing that delays the end of the session.
+func TestRefusalBehindEndOfRequest(t *testing.T) {
+	r := newRig(t, rigConfig{handler: func(_ context.Context, in *hbone.Incoming) {
+		time.Sleep(50 * time.Millisecond) // the end is first
+		in.Refuse(503, nil)
+	}})
+	st, err := r.client.Start(&hbone.Request{Authority: "app.default:80"})
+	check(t, err)
+	check(t, st.CloseWrite())
+	var status *hbone.StatusError
+	if _, err = st.AwaitResponse(t.Context()); !errors.As(err, &status) {
+		t.Fatalf("got %v, want 503", err)
+	}
+	r.client.Close(nil)
+	closed(t, "the session is closed", r.client.Closed())
+	closed(t, "the server's session is closed", r.server(0).Closed())
+}
