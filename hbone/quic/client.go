@@ -53,7 +53,7 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	}
 	t := &quicgo.Transport{Conn: pc}
 	release := func() { t.Close(); pc.Close() }
-	qcfg := config(-1)
+	qcfg := cfg.Memory.config(-1)
 	qcfg.HandshakeIdleTimeout = cfg.Silence
 	q, err := t.Dial(ctx, addr, tls, qcfg)
 	if err != nil {

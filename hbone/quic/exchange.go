@@ -310,4 +310,7 @@ func (x *exchange) push(b []byte) (total int, err error) {
 
 // held returns how many bytes are held at most while the session does not read: a chunk, and the
 // window of the stream. quic-go doubles that after half of it was read.
-func (x *exchange) held() int { return chunk + int(min(streamWindow, firstWindow+2*x.moved.Load())) }
+func (x *exchange) held() int {
+	w := x.c.memory.windows()
+	return chunk + int(min(w.stream, w.first+2*x.moved.Load()))
+}

@@ -60,7 +60,7 @@ func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, er
 	l := newListener(pc, cfg)
 	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.starts, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
-	if l.l, err = l.t.Listen(tls, config(int64(l.cfg.MaxStreams))); err != nil {
+	if l.l, err = l.t.Listen(tls, l.cfg.Memory.config(int64(l.cfg.MaxStreams))); err != nil {
 		l.t.Close()
 		pc.Close()
 		return nil, fmt.Errorf("hbone: listen for QUIC on %v: %w", pc.LocalAddr(), err)
