@@ -177,6 +177,7 @@ func Open(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions with clients."}, func() float64 { return float64(g.sessions.Len()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes received on sessions and not read yet. Connection windows are smaller by these."},
 			func() float64 { return float64(g.sessions.Held()) }))
+	quic.Register(g.registry)
 	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Failed pods that are being probed."},
 		func() float64 { return float64(g.backends.prober.Active()) }))
 	g.deliveries = &deliveries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, why: g.backends.podDetail, publish: g.publish,

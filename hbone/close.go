@@ -2,6 +2,7 @@ package hbone
 
 import (
 	"net"
+	"os"
 
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
@@ -93,7 +94,8 @@ func (st *Stream) Broken() error {
 }
 
 // AwaitReset waits until the peer has reset the stream, behind its end too, and returns how.
-// It returns net.ErrClosed once this end has closed the stream.
+// It returns net.ErrClosed once this end has closed the stream, and os.ErrDeadlineExceeded behind the
+// read deadline.
 func (st *Stream) AwaitReset() error {
 	h := &st.recv
 	h.mu.Lock()
@@ -106,6 +108,8 @@ func (st *Stream) AwaitReset() error {
 			return h.broken
 		case h.peerLeft:
 			return &ResetError{Code: http2.ErrCodeCancel, Remote: true}
+		case h.deadline.expired:
+			return os.ErrDeadlineExceeded
 		}
 		h.cond.Wait()
 	}

@@ -1,6 +1,7 @@
 package hbone
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -56,15 +57,16 @@ func NewPipe(info PipeInfo) (outer, inner *Pipe) {
 
 // pipeHalf is one direction.
 type pipeHalf struct {
-	mu    sync.Mutex
-	cond  sync.Cond // on mu: bytes, room, the end, a deadline
-	buf   []byte
-	start int   // of unread bytes
-	err   error // behind buf: io.EOF after an orderly close; nil while open
-	deaf  bool  // bytes are dropped: no reader is left, or the direction is closed
+	mu   sync.Mutex
+	cond sync.Cond     // on mu: bytes, room, the end, a deadline
+	buf  *bytes.Buffer // nil without unread bytes
+	err  error         // behind buf: io.EOF after an orderly close; nil while open
+	deaf bool          // bytes are dropped: no reader is left, or the direction is closed
 
 	readBy, writeBy deadline
 }
+
+var pipeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 func newPipeHalf() *pipeHalf {
 	h := &pipeHalf{}
@@ -80,13 +82,12 @@ func (p *Pipe) Read(b []byte) (int, error) {
 	if err := h.waitLocked(); err != nil {
 		return 0, err
 	}
-	n := copy(b, h.buf[h.start:])
-	h.start += n
-	if h.start == len(h.buf) {
-		h.start, h.buf = 0, h.buf[:0]
-		if cap(h.buf) > 2*pipeBuffer {
-			h.buf = nil
+	n, _ := h.buf.Read(b)
+	if h.buf.Len() == 0 {
+		if h.buf.Cap() <= 2*pipeBuffer {
+			pipeBuffers.Put(h.buf)
 		}
+		h.buf = nil
 	}
 	h.cond.Broadcast()
 	return n, nil
@@ -94,7 +95,7 @@ func (p *Pipe) Read(b []byte) (int, error) {
 
 // waitLocked waits for a byte. It returns what Read is to return without one.
 func (h *pipeHalf) waitLocked() error {
-	for h.start == len(h.buf) {
+	for h.buf == nil {
 		switch {
 		case h.readBy.expired:
 			return os.ErrDeadlineExceeded
@@ -116,7 +117,7 @@ func (p *Pipe) await() {
 func (p *Pipe) buffered() bool {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()
-	return p.in.start < len(p.in.buf)
+	return p.in.buf != nil
 }
 
 // WriteBurst implements Transport. Bytes without a reader are dropped: Read returns why the
@@ -125,20 +126,20 @@ func (p *Pipe) WriteBurst(b []byte) error {
 	h := p.out
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for len(h.buf)-h.start >= pipeBuffer && !h.deaf {
+	for h.buf != nil && h.buf.Len() >= pipeBuffer && !h.deaf {
 		if h.writeBy.expired {
 			return os.ErrDeadlineExceeded
 		}
 		h.cond.Wait()
 	}
-	if h.deaf {
+	if h.deaf || len(b) == 0 {
 		return nil
 	}
-	if h.start > 0 && len(h.buf)+len(b) > cap(h.buf) {
-		h.buf = h.buf[:copy(h.buf, h.buf[h.start:])]
-		h.start = 0
+	if h.buf == nil {
+		h.buf = pipeBuffers.Get().(*bytes.Buffer)
+		h.buf.Reset()
 	}
-	h.buf = append(h.buf, b...)
+	h.buf.Write(b)
 	h.cond.Broadcast()
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -172,6 +173,7 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 			func() float64 { return p.served((*hbone.Group).Len) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes received on sessions and not read yet. Connection windows are smaller by these."},
 			func() float64 { return float64(p.pool.Stats().Held) + p.served((*hbone.Group).Held) }))
+	quic.Register(p.registry)
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Failed targets that are being probed: local applications, gateways, and node proxies of the own network's pods."},
 		func() float64 {
 			return float64(p.witness.prober.Active() + p.gatewayProbes.Active() + p.podProbes.Active())

@@ -43,9 +43,9 @@ type DialConfig struct {
 // noticed by the session.
 func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config, cfg DialConfig) (*hbone.Pipe, error) {
 	var socket *socket
-	if u, ok := pc.(*net.UDPConn); ok {
-		var err error
-		if socket, err = newSocket(u); err != nil {
+	if u, ok := pc.(udpConn); ok {
+		socket = newSocket(u)
+		if err := socket.receiveICMP(); err != nil {
 			pc.Close()
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	}
 	t := &quicgo.Transport{Conn: pc}
 	release := func() { t.Close(); pc.Close() }
-	qcfg := config(-1)
+	qcfg := cfg.Memory.config(-1)
 	qcfg.HandshakeIdleTimeout = cfg.Silence
 	q, err := t.Dial(ctx, addr, tls, qcfg)
 	if err != nil {
@@ -70,8 +70,7 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	c.open() // fails only with the connection, which connectionEnded handles
 	context.AfterFunc(q.Context(), c.connectionEnded)
 	if socket != nil {
-		refused := func() { c.verify(socket) }
-		socket.refused.Store(&refused)
+		socket.ignoreErrors(func() { c.verify(socket) })
 	}
 	go c.acceptUni()
 	go c.run()

@@ -31,27 +31,42 @@ const (
 	// maxUnsent bounds what waits to be sent on the control stream.
 	maxUnsent = 16 << 10
 
-	// How many bytes a peer may send ahead of the session, per stream and per connection.
-	// A session reads on a stream until 256 KiB wait there. The window of a stream grows while
-	// it is read quickly, so that 256 streams that are not read leave room for others. That of
-	// a connection is what a session holds at most (hbone.Config.MaxUnread).
-	firstWindow  = 256 << 10
-	streamWindow = 4 << 20
-	connWindow   = 64 << 20
+	// Windows without a memory budget.
+	maxFirstWindow  = 256 << 10
+	maxStreamWindow = 4 << 20
+	maxConnWindow   = 64 << 20
+	// connShare is the part of the budget that the window of one connection is: an eighth.
+	connShare     = 8
+	minConnWindow = 4 << 20
 
 	maxUniStreams = 8
 )
 
+// windows are how many bytes a peer may send ahead of the session: on a stream at first and at most, and on a connection. Package memory
+// does not count these bytes while they wait for a lost packet, nor what quic-go holds beside each.
+type windows struct{ first, stream, conn int64 }
+
+// windows returns those for a budget. A session reads on a stream until 256 KiB wait there. The window of a stream grows while it is read
+// quickly. 16 streams that are not read leave room for none, as in a session over TCP.
+func (m Memory) windows() windows {
+	conn := int64(maxConnWindow)
+	if size := m.Budget.Size(); size > 0 {
+		conn = min(conn, max(minConnWindow, size/connShare))
+	}
+	return windows{first: min(maxFirstWindow, conn/64), stream: min(maxStreamWindow, conn/16), conn: conn}
+}
+
 // config is that of every connection. A negative streams lets the peer open none.
-func config(streams int64) *quicgo.Config {
+func (m Memory) config(streams int64) *quicgo.Config {
+	w := m.windows()
 	return &quicgo.Config{
 		InitialPacketSize:              FirstPacketSize,
 		MaxIdleTimeout:                 idleTimeout,
 		KeepAlivePeriod:                keepAlive,
-		InitialStreamReceiveWindow:     firstWindow,
-		MaxStreamReceiveWindow:         streamWindow,
-		InitialConnectionReceiveWindow: connWindow,
-		MaxConnectionReceiveWindow:     connWindow,
+		InitialStreamReceiveWindow:     uint64(w.first),
+		MaxStreamReceiveWindow:         uint64(w.stream),
+		InitialConnectionReceiveWindow: uint64(w.conn),
+		MaxConnectionReceiveWindow:     uint64(w.conn),
 		MaxIncomingStreams:             streams,
 		MaxIncomingUniStreams:          maxUniStreams,
 	}

@@ -12,7 +12,13 @@
 //     response arrive as over TCP, and data before a reset is not lost;
 //   - a receiver that does not read stops its sender: what lies in between is bounded by
 //     the windows of the stream;
-//   - a session closes with its QUIC connection.
+//   - a session closes with its QUIC connection, and keeps it open after its own end for no
+//     longer than over TCP: a minute for a peer that does not read, 10 s for one that is dead.
+//
+// It does not count for the memory budget what waits for a lost packet: a connection holds as much
+// as its window. It has no stateless reset (RFC 9000 §10.3): no key of one process alone outlives it, and a
+// key that replicas share lets others reset connections (§21.11). A peer notices a restart at the same
+// address by PING.
 //
 // Peers of this project recognize each other by a setting. Between them PING, the
 // withdrawal of a CONNECT and the orderly close are frames of the control stream. Other peers

@@ -27,6 +27,9 @@ const (
 	stallCheck      = time.Second
 )
 
+// flushWithin bounds how long complete streams are sent after their session closed, as over TCP. Tests shorten it.
+var flushWithin = hbone.DefaultConfig().FlushTimeout
+
 // exchange joins the stream of a session to a QUIC stream. HTTP/2 has one reset for both
 // halves. In QUIC each half has its own, and a reset is the end of both here too: frameReset behind
 // the data (RESET_STREAM to other peers), and STOP_SENDING.
@@ -41,7 +44,7 @@ type exchange struct {
 	outEnd, inEnd   bool          // in order; valid once closed
 	torn            bool          // out has written part of a frame
 	left            atomic.Bool   // out has reset the QUIC stream
-	reset           time.Time     // when out has found the session's stream reset
+	gone            time.Time     // when out has found that the session's stream was reset, or its session closed
 	moved           atomic.Int64  // bytes from the peer to the session
 	group           sync.WaitGroup
 	unwatch         func() bool
@@ -77,7 +80,7 @@ func (x *exchange) stopped() {
 		return
 	}
 	if x.c.client || x.st.Responded() { // otherwise the client gives up
-		if x.awaitIn() {
+		if x.awaitIn(x.sendsOn(code)) {
 			x.st.ResetBehind(toH2(code))
 			return
 		}
@@ -86,8 +89,14 @@ func (x *exchange) stopped() {
 	x.qs.CancelRead(code)
 }
 
-// awaitIn waits for the receiving direction. It returns false if that stalls.
-func (x *exchange) awaitIn() bool {
+// sendsOn reports that STOP_SENDING with code comes from a server that only reads no more. Its response may
+// come late (RFC 9114 §4.1).
+func (x *exchange) sendsOn(code quicgo.StreamErrorCode) bool {
+	return x.c.client && code == codeNoError
+}
+
+// awaitIn waits for the receiving direction. It returns false if that stalls, unless it may take any time.
+func (x *exchange) awaitIn(anyTime bool) bool {
 	tick := time.NewTicker(stallCheck)
 	defer tick.Stop()
 	began, moved := time.Now(), x.moved.Load()
@@ -98,7 +107,7 @@ func (x *exchange) awaitIn() bool {
 		case <-tick.C:
 		}
 		now := x.moved.Load()
-		if now == moved || time.Since(began) > lastWordsWithin {
+		if !anyTime && (now == moved || time.Since(began) > lastWordsWithin) {
 			return false
 		}
 		moved = now
@@ -108,7 +117,8 @@ func (x *exchange) awaitIn() bool {
 // out moves what the session sends, and returns when both directions may be forgotten.
 func (x *exchange) out() {
 	err := x.copyOut()
-	switch code, stopped := cancelled(err); {
+	code, stopped := cancelled(err)
+	switch {
 	case err == io.EOF:
 		x.outEnd = true
 		x.qs.Close()
@@ -118,7 +128,7 @@ func (x *exchange) out() {
 		x.resetBehind(resetCode(err))
 	}
 	close(x.outDone)
-	if !x.outEnd {
+	if !x.outEnd && !(stopped && x.sendsOn(code)) {
 		return
 	}
 	if err := x.st.AwaitReset(); !errors.Is(err, net.ErrClosed) {
@@ -126,15 +136,21 @@ func (x *exchange) out() {
 	}
 }
 
-// resetBehind resets both halves of the QUIC stream, behind the data if the peer understands that.
+// resetBehind resets both halves of the QUIC stream, behind the data if the peer understands that. The peer stops
+// our half when it has read so far. If it does not read, RESET_STREAM overtakes the data.
 func (x *exchange) resetBehind(code quicgo.StreamErrorCode) {
 	x.left.Store(true)
-	if !x.torn && x.c.isOurs() && x.write(appendFrame(nil, frameReset, quicvarint.Append(nil, uint64(code))...)) == nil {
-		x.qs.Close()
-	} else {
-		x.qs.CancelWrite(code)
-	}
+	behind := !x.torn && x.c.isOurs() && x.write(appendFrame(nil, frameReset, quicvarint.Append(nil, uint64(code))...)) == nil
 	x.qs.CancelRead(code)
+	if !behind {
+		x.qs.CancelWrite(code)
+		return
+	}
+	overdue := time.AfterFunc(lastWordsWithin, func() { x.qs.CancelWrite(code) })
+	context.AfterFunc(x.qs.Context(), func() {
+		overdue.Stop()
+		x.qs.CancelWrite(code) // quic-go forgets the stream then
+	})
 }
 
 // cancel resets both halves of the QUIC stream.
@@ -169,7 +185,8 @@ func (x *exchange) outChunk() error {
 	return x.write(layoutData(buf[:], n))
 }
 
-// write writes b. It gives up if the session's stream was reset and nothing moves.
+// write writes b. It gives up if the session's stream was reset and nothing moves, or if the session has
+// closed and the peer does not read.
 func (x *exchange) write(b []byte) error {
 	for whole := len(b); ; {
 		x.qs.SetWriteDeadline(time.Now().Add(stallCheck))
@@ -179,12 +196,22 @@ func (x *exchange) write(b []byte) error {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		if broken := x.st.Broken(); broken != nil && (n == 0 || !x.reset.IsZero() && time.Since(x.reset) > lastWordsWithin) {
-			return broken
-		} else if broken != nil && x.reset.IsZero() {
-			x.reset = time.Now()
+		if broken := x.st.Broken(); broken != nil {
+			if n == 0 || x.goneFor(lastWordsWithin) {
+				return broken
+			}
+		} else if closed := x.st.Session().Err(); closed != nil && x.goneFor(flushWithin) {
+			return closed
 		}
 	}
+}
+
+// goneFor reports whether the first call is longer ago than limit.
+func (x *exchange) goneFor(limit time.Duration) bool {
+	if x.gone.IsZero() {
+		x.gone = time.Now()
+	}
+	return time.Since(x.gone) > limit
 }
 
 // into moves data of the peer, and closes the stream of the session after both directions.
@@ -255,7 +282,7 @@ func (x *exchange) inChunk() error {
 			x.forget()
 		}
 		var rest int
-		rest, err = x.st.Write(buf[taken:n])
+		rest, err = x.push(buf[taken:n])
 		x.use.Release(held)
 		taken += rest
 	}
@@ -263,6 +290,27 @@ func (x *exchange) inChunk() error {
 	return err
 }
 
+// push writes b to the session, and waits for that. It gives up if the peer has reset the stream.
+func (x *exchange) push(b []byte) (total int, err error) {
+	defer x.st.SetWriteDeadline(time.Time{})
+	for {
+		x.st.SetWriteDeadline(time.Now().Add(stallCheck))
+		n, err := x.st.Write(b[total:])
+		if total += n; !errors.Is(err, os.ErrDeadlineExceeded) {
+			return total, err
+		}
+		x.qs.SetReadDeadline(time.Now())
+		_, err = x.qs.Peek(make([]byte, 1))
+		x.qs.SetReadDeadline(time.Time{})
+		if _, reset := cancelled(err); reset {
+			return total, err
+		}
+	}
+}
+
 // held returns how many bytes are held at most while the session does not read: a chunk, and the
 // window of the stream. quic-go doubles that after half of it was read.
-func (x *exchange) held() int { return chunk + int(min(streamWindow, firstWindow+2*x.moved.Load())) }
+func (x *exchange) held() int {
+	w := x.c.memory.windows()
+	return chunk + int(min(w.stream, w.first+2*x.moved.Load()))
+}

@@ -2,6 +2,7 @@ package quic
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 
@@ -85,15 +86,15 @@ func (f *frames) next() (kind, length uint64, err error) {
 	return kind, length, nil
 }
 
-// whole returns the payload of the current frame, of at most max bytes.
+// whole returns the payload of the current frame, of at most max bytes. It holds what has arrived, not what the peer claims.
 func (f *frames) whole(max int) ([]byte, error) {
 	if f.left > uint64(max) {
 		return nil, broke(codeExcessiveLoad, "frame of %d bytes, at most %d are accepted", f.left, max)
 	}
-	b := make([]byte, f.left)
-	_, err := io.ReadFull(f.r, b)
+	var b bytes.Buffer
+	_, err := io.CopyN(&b, f.r, int64(f.left))
 	f.left = 0
-	return b, unexpectedEnd(err)
+	return b.Bytes(), unexpectedEnd(err)
 }
 
 // skip drops the payload of the current frame.

@@ -40,12 +40,15 @@ type rigConfig struct {
 	listen         ListenConfig
 	handler        hbone.Handler
 	decline        string
+	socket         net.PacketConn // of the listener; nil: any
 }
 
 func newRig(t testing.TB, c rigConfig) *rig {
 	t.Helper()
 	r := &rig{t: t, ids: trust.NewManager(t), served: make(chan error, 16)}
-	r.socket = udp(t)
+	if r.socket = c.socket; c.socket == nil {
+		r.socket = udp(t)
+	}
 	var err error
 	r.listener, err = Listen(r.socket, r.ids.ServerTLS(serverID, nil, Protocols(hbone.ServerProtocols("a"))...), c.listen)
 	check(t, err)

@@ -207,7 +207,7 @@ func TestSilentStreamsEnd(t *testing.T) {
 // Clients that do not read what they ask for, and whose uploads are not read, are bounded by the
 // budget: their largest streams are reset.
 func TestUnreadStreamsAreBoundedByMemory(t *testing.T) {
-	b := memory.NewBudget(16 << 20)
+	b := memory.NewBudget(5 << 20)
 	r := newRig(t, rigConfig{listen: ListenConfig{Memory: Memory{Budget: b}}, server: hbone.Config{Memory: b}, handler: func(ctx context.Context, in *hbone.Incoming) {
 		if in.Authority == "app.default:80" {
 			echoOn(in)

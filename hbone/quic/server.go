@@ -52,10 +52,15 @@ const headersWithin = 10 * time.Second
 // Listen accepts connections on pc, which it owns, with tls. A client without a certificate is
 // rejected, even if tls does not require one.
 func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, error) {
+	if u, ok := pc.(udpConn); ok {
+		socket := newSocket(u)
+		socket.ignoreErrors(func() {}) // it receives no ICMP errors
+		pc = socket
+	}
 	l := newListener(pc, cfg)
 	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.starts, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
-	if l.l, err = l.t.Listen(tls, config(int64(l.cfg.MaxStreams))); err != nil {
+	if l.l, err = l.t.Listen(tls, l.cfg.Memory.config(int64(l.cfg.MaxStreams))); err != nil {
 		l.t.Close()
 		pc.Close()
 		return nil, fmt.Errorf("hbone: listen for QUIC on %v: %w", pc.LocalAddr(), err)
@@ -401,14 +406,14 @@ func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
 	x.group.Go(x.into)
 	defer x.close()
 	if interim := st.AwaitInterim(context.Background()); interim != nil {
-		qs.Write(responseBlock(interim.Status, interim.Header)) // an error comes again
+		x.write(responseBlock(interim.Status, interim.Header)) // an error comes again
 	}
 	resp, err := st.AwaitResponse(context.Background())
 	s.smu.Lock()
 	delete(s.streams, id)
 	s.smu.Unlock()
 	if err == nil {
-		if _, err = qs.Write(responseBlock(resp.Status, resp.Header)); err == nil {
+		if err = x.write(responseBlock(resp.Status, resp.Header)); err == nil {
 			x.out()
 			return
 		}

@@ -8,31 +8,48 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
+	quicgo "github.com/quic-go/quic-go"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 )
 
-// socket is a client's UDP socket that receives ICMP errors (IP_RECVERR). One fails the dial. Later
-// it is no proof, since an attacker that guesses the port can send it (RFC 9000 §14.2.1):
-// refused is called for port unreachable, and other errors are ignored.
+// socket is a UDP socket on which one lost packet is no failure. quic-go closes a connection for an error of a write, and all
+// connections for an error of a read.
+//
+// That of a client receives ICMP errors (IP_RECVERR). One fails the dial, as does an error of this host. Later an ICMP error is no
+// proof, since an attacker that guesses the port can send it (RFC 9000 §14.2.1): refused is called for port unreachable, and other
+// errors are ignored.
 type socket struct {
-	*net.UDPConn
+	udpConn
 	batch    *ipv4.PacketConn
 	received atomic.Int64           // reads with packets
-	refused  atomic.Pointer[func()] // nil during the handshake
+	refused  atomic.Pointer[func()] // nil during the handshake of a client
 }
 
-func newSocket(c *net.UDPConn) (*socket, error) {
-	raw, err := c.SyscallConn()
+// udpConn is the part of a *net.UDPConn that is used.
+type udpConn interface {
+	quicgo.OOBCapablePacketConn
+	net.Conn
+	SetWriteBuffer(bytes int) error
+}
+
+func newSocket(c udpConn) *socket { return &socket{udpConn: c, batch: ipv4.NewPacketConn(c)} }
+
+// receiveICMP has reads and writes return ICMP errors.
+func (s *socket) receiveICMP() error {
+	raw, err := s.SyscallConn()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	raw.Control(func(fd uintptr) { // a socket has one of both
+	return raw.Control(func(fd uintptr) { // a socket has one of both
 		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 		unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 	})
-	return &socket{UDPConn: c, batch: ipv4.NewPacketConn(c)}, nil
 }
+
+// ignoreErrors ends the handshake of a client. refused may be called more than once.
+func (s *socket) ignoreErrors(refused func()) { s.refused.Store(&refused) }
 
 // ReadBatch is what quic-go reads by.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
@@ -47,23 +64,37 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 	}
 }
 
-// WriteMsgUDP sends again after an error of an earlier packet.
+// WriteMsgUDP sends again after an error, which may be that of an earlier packet. A second one is a lost packet. quic-go needs
+// EMSGSIZE for path MTU discovery.
 func (s *socket) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
-	n, oobn, err = s.UDPConn.WriteMsgUDP(b, oob, to)
+	n, oobn, err = s.udpConn.WriteMsgUDP(b, oob, to)
 	if s.ignored(err) {
-		return s.UDPConn.WriteMsgUDP(b, oob, to)
+		n, oobn, err = s.udpConn.WriteMsgUDP(b, oob, to)
+	}
+	if !errors.Is(err, syscall.EMSGSIZE) && s.ignored(err) {
+		sendErrors.Add(1)
+		return len(b), len(oob), nil
 	}
 	return n, oobn, err
 }
 
-// ignored reports whether err is that of an ICMP message after the handshake.
+var sendErrors atomic.Uint64 // since the process started
+
+// Register registers the metric of all connections of the process.
+func Register(r prometheus.Registerer) {
+	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "isthmus_quic_send_errors_total",
+		Help: "Writes of QUIC packets that failed on this host, as with a full queue or conntrack table, a firewall rule or no route. These packets are lost."},
+		func() float64 { return float64(sendErrors.Load()) }))
+}
+
+// ignored reports whether err, after the handshake, is that of an ICMP message, or one of this host that may pass.
 func (s *socket) ignored(err error) bool {
 	if err == nil {
 		return false
 	}
 	refused := s.refused.Load()
 	var errno syscall.Errno
-	if refused == nil || !errors.As(err, &errno) || !slices.Contains(icmp, errno) {
+	if refused == nil || !errors.As(err, &errno) || !slices.Contains(passing, errno) {
 		return false
 	}
 	raw, failed := s.SyscallConn()
@@ -83,9 +114,11 @@ func (s *socket) ignored(err error) bool {
 	return true
 }
 
-// icmp has the errors of ICMP messages (icmp_err_convert and icmpv6_err_convert of Linux).
-var icmp = []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EMSGSIZE, syscall.EACCES,
-	syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.ENONET, syscall.EOPNOTSUPP}
+// passing has the errors of ICMP messages (icmp_err_convert and icmpv6_err_convert of Linux). The others are of this host: a full queue,
+// no memory, a firewall rule or a full conntrack table, an interface that is down.
+var passing = []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EMSGSIZE, syscall.EACCES,
+	syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.ENONET, syscall.EOPNOTSUPP,
+	syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.ENETDOWN}
 
 // quic-go asks for this much, in bytes, and writes to the standard logger if it gets less.
 const wantedReceiveBuffer = 7 << 20

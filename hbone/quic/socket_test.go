@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -58,5 +60,80 @@ func TestRefusedPort(t *testing.T) {
 				t.Errorf("after %v: %v, session %v; want that the port is refused", took, err, s.Err())
 			}
 		})
+	}
+}
+
+// failing is a socket whose writes fail while errno is set.
+type failing struct {
+	*net.UDPConn
+	errno atomic.Pointer[syscall.Errno]
+}
+
+func newFailing(t testing.TB) *failing { return &failing{UDPConn: udp(t).(*net.UDPConn)} }
+
+func (f *failing) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (int, int, error) {
+	if errno := f.errno.Load(); errno != nil {
+		return 0, 0, &net.OpError{Op: "write", Net: "udp", Err: os.NewSyscallError("sendmsg", *errno)}
+	}
+	return f.UDPConn.WriteMsgUDP(b, oob, to)
+}
+
+// Packets that this host does not send are lost, whatever the error. The session goes on when the error is over.
+func TestSessionOutlivesSendErrors(t *testing.T) {
+	errnos := []syscall.Errno{syscall.ENOBUFS, syscall.EPERM, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ECONNREFUSED, syscall.ENETDOWN}
+	for _, side := range []string{"client", "server"} {
+		t.Run(side, func(t *testing.T) {
+			f := newFailing(t)
+			var c rigConfig
+			var pc net.PacketConn = f
+			if side == "server" {
+				c.socket, pc = f, udp(t)
+			}
+			r := newRig(t, c)
+			p, err := Dial(t.Context(), pc, r.listener.Addr(), r.clientTLS(), DialConfig{})
+			check(t, err)
+			s, err := hbone.StartClient(p, hbone.DefaultConfig())
+			check(t, err)
+			defer func() { s.Close(nil); <-s.Closed() }()
+			st := open(t, s)
+			defer st.Close()
+			for _, errno := range errnos {
+				before := sendErrors.Load()
+				f.errno.Store(&errno)
+				_, err := st.Write([]byte("x"))
+				check(t, err)
+				eventually(t, "the error has occurred", func() bool { return sendErrors.Load() > before+1 })
+				f.errno.Store(nil)
+				if _, err := io.ReadFull(st, make([]byte, 1)); err != nil {
+					t.Fatalf("behind %v: %v, session %v", errno, err, s.Err())
+				}
+			}
+		})
+	}
+}
+
+// quic-go sees errors that it handles, and those that last.
+func TestSocketReturnsOtherSendErrors(t *testing.T) {
+	f := newFailing(t)
+	s := newSocket(f)
+	defer s.Close()
+	s.ignoreErrors(func() {})
+	for _, errno := range []syscall.Errno{syscall.EMSGSIZE, syscall.EIO, syscall.EINVAL, syscall.EBADF} {
+		f.errno.Store(&errno)
+		if _, _, err := s.WriteMsgUDP([]byte("x"), nil, f.LocalAddr().(*net.UDPAddr)); !errors.Is(err, errno) {
+			t.Errorf("got %v, want %v", err, errno)
+		}
+	}
+}
+
+// An error of this host fails a dial at once, so that the caller may use another address.
+func TestDialFailsBySendError(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	f := newFailing(t)
+	errno := syscall.ENETUNREACH
+	f.errno.Store(&errno)
+	started := time.Now()
+	if _, err := Dial(t.Context(), f, r.listener.Addr(), r.clientTLS(), DialConfig{}); err == nil || time.Since(started) > 2*time.Second {
+		t.Errorf("after %v: %v, want an error at once", time.Since(started), err)
 	}
 }

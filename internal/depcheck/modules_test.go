@@ -65,10 +65,11 @@ var modules = map[string]why{
 	},
 	"hbone/wire": {"golang.org/x/net": "HPACK, the types of frames and error codes"},
 	"hbone/quic": {
-		"github.com/quic-go/qpack":   "field sections of HTTP/3",
-		"github.com/quic-go/quic-go": "QUIC",
-		"golang.org/x/net":           "error codes of HTTP/2",
-		"golang.org/x/sys":           "ICMP errors of a handshake",
+		"github.com/prometheus/client_golang": "its metric",
+		"github.com/quic-go/qpack":            "field sections of HTTP/3",
+		"github.com/quic-go/quic-go":          "QUIC",
+		"golang.org/x/net":                    "error codes of HTTP/2",
+		"golang.org/x/sys":                    "ICMP errors of a handshake",
 	},
 	"hbone/pool": {"github.com/prometheus/client_golang": "its metrics", "golang.org/x/net": "error codes of GOAWAY"},
 
