@@ -195,6 +195,7 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		if p.shares != nil {
 			p.names = resolve.New(resolve.DNS(resolvConf), p.shares.relocated)
 			p.shares.resolveBy(p.names)
+			p.shares.usesQUIC = func(network string) bool { return cfg.Lines.TransportTo(network) != lines.TCP }
 		}
 		p.pin(p.store.Current())
 	}
