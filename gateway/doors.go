@@ -32,6 +32,7 @@ type doors struct {
 	domain   string // trust domain of the mesh
 	snapshot func() *mesh.Snapshot
 	names    *resolve.Resolver
+	lookup   resolve.Lookup // of what names does not follow
 
 	mu    sync.Mutex
 	links map[string]keyfile.Link
@@ -47,7 +48,7 @@ const maxDoorAddresses = 32
 const resolvConf = "/etc/resolv.conf"
 
 func newDoors(own, domain string, snapshot func() *mesh.Snapshot, lookup resolve.Lookup) *doors {
-	d := &doors{own: own, domain: domain, snapshot: snapshot, changed: make(chan struct{}, 1)}
+	d := &doors{own: own, domain: domain, snapshot: snapshot, lookup: lookup, changed: make(chan struct{}, 1)}
 	d.names = resolve.New(lookup, d.hurry)
 	d.list.Store(&[]gossip.Door{})
 	return d

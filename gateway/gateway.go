@@ -75,7 +75,6 @@ type Gateway struct {
 	quic       *quic.Listener // nil without lines.transport
 	line       tcp.Line       // of connections that other networks open, and of path checks; set by Listen
 	sinking    sync.Mutex     // held while another gateway measures throughput to this one
-	checksUDP  sync.Map       // addresses of other gateways that UDP is being checked to
 	admin      net.Listener
 	operations net.Listener // nil without operations.address
 

@@ -10,17 +10,22 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/pathcheck"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
@@ -38,10 +43,30 @@ const (
 
 // peerAddress is an address of a gateway of another network, and the identity expected there.
 type peerAddress struct {
-	network  string
-	identity spiffeid.ID
-	address  netip.AddrPort // invalid if unknown
-	quic     netip.AddrPort // where QUIC is dialed, by UDP; invalid if that is a host name
+	network   string
+	identity  spiffeid.ID
+	address   netip.AddrPort // invalid if unknown
+	quic      []string       // where QUIC is dialed, by UDP: addresses or host names, with ports
+	published bool           // quic is from records of that network
+}
+
+// peersAt returns the addresses of a gateway for TCP, each with its part of those for QUIC, as node proxies dial them.
+func peersAt(network string, id spiffeid.ID, tcp []netip.AddrPort, quic []string) (list []peerAddress) {
+	for i, a := range tcp {
+		p := peerAddress{network: network, identity: id, address: a}
+		for k := i; k < max(len(tcp), len(quic)); k += len(tcp) {
+			p.quic = append(p.quic, quic[k%len(quic)])
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+func textOf(addresses []netip.AddrPort) (list []string) {
+	for _, a := range addresses {
+		list = append(list, a.String())
+	}
+	return list
 }
 
 // peerAddresses returns the known gateway addresses of all other networks, sorted by network.
@@ -50,25 +75,23 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 	for _, network := range snap.GatewayNetworks() {
 		for _, x := range snap.Gateways(network) {
 			if network != g.cfg.Network {
-				for _, a := range append([]netip.AddrPort{x.Address}, x.More...) {
-					p := peerAddress{network, x.Identity, a, a}
-					if len(x.QUIC) > 0 {
-						p.quic = x.QUIC[0]
-					}
-					list = append(list, p)
-				}
+				list = append(list, peersAt(network, x.Identity, x.Dialled(false), textOf(x.Dialled(true)))...)
 			}
 		}
 	}
 	if g.doors != nil {
 		quic := g.publishedAddresses(func(n *record.Network) []record.Address { return n.QUIC })
 		for _, d := range g.doors.all() {
-			for _, a := range d.Addresses {
-				p := peerAddress{d.Network, d.Identity, a, a}
-				if at := quic[d.Network]; len(at) > 0 {
-					ip, _ := netip.ParseAddr(at[0].Host)
-					p.quic = netip.AddrPortFrom(ip, at[0].Port)
-				}
+			var at []string
+			for _, a := range quic[d.Network] {
+				at = append(at, net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port))))
+			}
+			published := len(at) > 0
+			if !published {
+				at = textOf(d.Addresses)
+			}
+			for _, p := range peersAt(d.Network, d.Identity, d.Addresses, at) {
+				p.published = published
 				list = append(list, p)
 			}
 			if len(d.Addresses) == 0 {
@@ -79,7 +102,9 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 	slices.SortFunc(list, func(a, b peerAddress) int {
 		return cmp.Or(cmp.Compare(a.network, b.network), a.address.Compare(b.address), cmp.Compare(a.identity.String(), b.identity.String()))
 	})
-	return slices.Compact(list)
+	return slices.CompactFunc(list, func(a, b peerAddress) bool {
+		return a.network == b.network && a.identity == b.identity && a.address == b.address && slices.Equal(a.quic, b.quic)
+	})
 }
 
 // reach serves GET /reach. It dials the gateways of other networks at each known address and opens a
@@ -92,8 +117,10 @@ func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, g.measure)}
-	if g.cfg.Lines.ServesQUIC() {
-		out.Transport = g.cfg.Lines.Transport
+	for i := range out.Tried {
+		if transport := g.cfg.Lines.TransportTo(list[i].network); transport != lines.TCP {
+			out.Tried[i].Transport = transport
+		}
 	}
 	for i := range out.Tried {
 		if t := &out.Tried[i]; network != "" && t.Network == network && t.Path != nil {
@@ -223,17 +250,12 @@ func (g *Gateway) target(p peerAddress) pathcheck.Target {
 	}
 }
 
-// measure stores in t what the path to p is like: over TCP, and beside it over UDP if this gateway serves
-// QUIC.
+// measure stores in t what the path to p is like: over TCP, and beside it over UDP if this gateway has
+// lines.transport quic or auto for its network.
 func (g *Gateway) measure(ctx context.Context, p peerAddress, t *answer.Tried) {
 	var udp sync.WaitGroup
-	if g.cfg.Lines.ServesQUIC() && t.Error == "" {
-		udp.Go(func() {
-			var err error
-			if t.UDP, err = g.checkUDP(ctx, p); err != nil {
-				t.UDPError = err.Error()
-			}
-		})
+	if g.cfg.Lines.TransportTo(p.network) != lines.TCP && t.Error == "" {
+		udp.Go(func() { g.checkUDP(ctx, p, t) })
 	}
 	var err error
 	if t.Path, err = g.target(p).Measure(ctx); err != nil {
@@ -242,29 +264,53 @@ func (g *Gateway) measure(ctx context.Context, p peerAddress, t *answer.Tried) {
 	udp.Wait()
 }
 
-var (
-	errCheckedUDP = errors.New("another check of UDP to this address is running: try again in a few seconds")
-	errNamedUDP   = errors.New("the address for UDP is a host name, which this gateway does not resolve")
-)
-
-// checkUDP does a QUIC handshake with p. One runs at a time for each address.
-func (g *Gateway) checkUDP(ctx context.Context, p peerAddress) (*answer.UDP, error) {
-	if _, running := g.checksUDP.LoadOrStore(p.quic, nil); running {
-		return nil, errCheckedUDP
-	}
-	defer g.checksUDP.Delete(p.quic)
-	if !p.quic.Addr().IsValid() {
-		return nil, errNamedUDP
-	}
+// checkUDP stores in t the result of a QUIC handshake with p at each address for QUIC.
+func (g *Gateway) checkUDP(ctx context.Context, p peerAddress, t *answer.Tried) {
 	cfg, _, err := g.clientTLS(ctx, p)
 	if err != nil {
-		return nil, err
+		t.UDPError = err.Error()
+		return
 	}
-	u, err := pathcheck.QUIC(ctx, p.quic, cfg)
-	if err == nil && p.quic != p.address {
-		u.Address = p.quic.String()
+	at, err := g.resolveQUIC(ctx, p)
+	results, errs := make([]*answer.UDP, len(at)), make([]error, len(at))
+	var all sync.WaitGroup
+	for i, a := range at {
+		all.Go(func() {
+			if results[i], errs[i] = pathcheck.QUIC(ctx, a, cfg); errs[i] == nil && a != p.address {
+				results[i].Address = a.String()
+			}
+		})
 	}
-	return u, err
+	all.Wait()
+	t.UDP = slices.DeleteFunc(results, func(u *answer.UDP) bool { return u == nil })
+	if err := errors.Join(append(errs, err)...); err != nil {
+		t.UDPError = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+}
+
+// resolveQUIC returns the addresses of p for QUIC, and why some cannot be dialed.
+func (g *Gateway) resolveQUIC(ctx context.Context, p peerAddress) (at []netip.AddrPort, err error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	for _, h := range p.quic {
+		host, port, wrong := hostport.Split(h)
+		var found []netip.Addr
+		if ip, notIP := netip.ParseAddr(host); wrong == nil && notIP == nil {
+			found = append(found, ip)
+		} else if wrong == nil {
+			found, _, wrong = g.doors.lookup(ctx, host)
+		}
+		err = errors.Join(err, wrong)
+		for _, ip := range found[:min(len(found), maxDoorAddresses)] {
+			a := netip.AddrPortFrom(ip.Unmap(), port)
+			if why := discovery.NotElsewhere(g.store.Current(), g.cfg.Network, a); p.published && why != "" {
+				err = errors.Join(err, fmt.Errorf("its UDP address %s %s", a, why))
+			} else if !slices.Contains(at, a) {
+				at = append(at, a)
+			}
+		}
+	}
+	return at, err
 }
 
 // measureFlow stores the throughput to p in path.

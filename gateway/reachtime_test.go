@@ -4,11 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/resolve"
 )
 
 // Who asks waits half a minute, however many addresses are silent: what there was no time for
@@ -89,4 +94,54 @@ func TestReachOpensAllTunnelsFirst(t *testing.T) {
 			t.Errorf("%d paths were measured in %v, want %d or more in at most %v", measured, took, 9*reachAtOnce, reachAll)
 		}
 	})
+}
+
+// Each address for QUIC is a part of some address for TCP, and each of these has one.
+func TestPeersHaveAllAddressesForQUIC(t *testing.T) {
+	for tcp := range 4 {
+		for quic := range 6 {
+			var at []netip.AddrPort
+			for i := range tcp + 1 {
+				at = append(at, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 15008))
+			}
+			seen := map[string]bool{}
+			list := peersAt("west", spiffeid.ID{}, at, strings.Split("abcdef", "")[:quic+1])
+			for _, p := range list {
+				if len(p.quic) == 0 {
+					t.Errorf("%d and %d: none at %s", tcp+1, quic+1, p.address)
+				}
+				for _, q := range p.quic {
+					seen[q] = true
+				}
+			}
+			if len(list) != tcp+1 || len(seen) != quic+1 {
+				t.Errorf("%d and %d: %+v", tcp+1, quic+1, list)
+			}
+		}
+	}
+}
+
+// A host name that a network publishes for UDP is resolved. What is of this network is not dialed.
+func TestPublishedUDPAddressesAreResolved(t *testing.T) {
+	g := &Gateway{cfg: Config{Network: "east"}, store: new(discovery.Store)}
+	g.doors = newDoors("east", "cluster.local", g.store.Current, func(_ context.Context, host string) ([]netip.Addr, time.Duration, error) {
+		if host == "gw.example.com" {
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}, time.Minute, nil
+		}
+		return nil, 0, resolve.ErrNotFound
+	})
+	for _, c := range []struct {
+		quic      []string
+		at, wrong string
+	}{
+		{[]string{"192.0.2.9:443"}, "[192.0.2.9:443]", ""},
+		{[]string{"gw.example.com:443", "192.0.2.2:443"}, "[192.0.2.1:443 192.0.2.2:443]", ""},
+		{[]string{"gone.example.com:443", "192.0.2.2:443"}, "[192.0.2.2:443]", "the name has no addresses"},
+		{[]string{"127.0.0.1:443"}, "[]", "its UDP address 127.0.0.1:443"},
+	} {
+		at, err := g.resolveQUIC(t.Context(), peerAddress{quic: c.quic, published: true})
+		if fmt.Sprint(at) != c.at || (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("%v: %v, %v; want %s and %q", c.quic, at, err, c.at, c.wrong)
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package gateway_test
 
 import (
+	"maps"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -9,17 +11,20 @@ import (
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
-	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/internal/testlb"
 )
 
 // newUDPSite runs gateways of two networks, with lines.transport of each.
-func newUDPSite(t *testing.T, east, west string) *site {
+func newUDPSite(t *testing.T, east, west string, more ...func(*site)) *site {
 	s := newSite(t, 1)
 	s.Gateway("east", "gw-e")
 	s.EachGateway = func(c *gateway.Config) {
 		if c.Lines.Transport = east; c.Network == "west" {
 			c.Lines.Transport = west
 		}
+	}
+	for _, f := range more {
+		f(s)
 	}
 	s.Start()
 	return s
@@ -45,8 +50,7 @@ func TestReachChecksUDP(t *testing.T) {
 				}
 				defer socket.Close()
 			}
-			r := s.reach(t)
-			x := r.Tried[0]
+			x := s.reach(t).Tried[0]
 			t.Logf("%+v, %+v", x.UDP, x.Path)
 			if x.Error != "" || x.Path == nil || x.UDPError != "" {
 				t.Fatalf("%+v; want a tunnel and its path", x)
@@ -58,36 +62,76 @@ func TestReachChecksUDP(t *testing.T) {
 			}
 			if c.east == lines.TCP {
 				_, body := s.Process("gateway east/gw-e").Get(t, "/reach")
-				if x.UDP != nil || r.Transport != "" || strings.Contains(body, "udp") || strings.Contains(body, "transport") {
+				if x.UDP != nil || x.Transport != "" || strings.Contains(body, "udp") || strings.Contains(body, "transport") {
 					t.Errorf("%s\nwant nothing of UDP", body)
 				}
 				return
 			}
-			if r.Transport != c.east || x.UDP == nil || x.UDP.Failure != c.failure || (x.UDP.HandshakeMS > 0) != (c.failure == "") {
-				t.Errorf("%q: %+v; want failure %q", r.Transport, x.UDP, c.failure)
+			if x.Transport != c.east || len(x.UDP) != 1 || x.UDP[0].Failure != c.failure || (x.UDP[0].HandshakeMS > 0) != (c.failure == "") {
+				t.Errorf("%q: %+v; want failure %q", x.Transport, x.UDP, c.failure)
 			}
 		})
 	}
 }
 
-func TestReachChecksUDPOnceAtATime(t *testing.T) {
-	s := newUDPSite(t, lines.QUIC, lines.TCP)
-	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.GatewayAt("west", "gw-1")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socket.Close()
+// Two operators may check at the same time.
+func TestReachChecksUDPForEachCaller(t *testing.T) {
+	s := newUDPSite(t, lines.QUIC, lines.QUIC)
 	var both sync.WaitGroup
 	var got [2]answer.Tried
 	for i := range got {
 		both.Go(func() { got[i] = s.reach(t).Tried[0] })
 	}
 	both.Wait()
-	if got[0].UDP == nil {
-		got[0], got[1] = got[1], got[0]
+	for _, x := range got {
+		if len(x.UDP) != 1 || x.UDP[0].Failure != "" || x.UDPError != "" {
+			t.Errorf("%+v, want that UDP passes", x)
+		}
 	}
-	if got[0].UDP == nil || got[1].UDP != nil || !strings.Contains(got[1].UDPError, "another check of UDP") {
-		t.Errorf("%+v\n%+v\nwant one check of UDP", got[0], got[1])
+}
+
+// lines.transports of the gateway holds for its check too.
+func TestReachChecksUDPByNetwork(t *testing.T) {
+	for _, c := range []struct{ transport, west, want string }{
+		{lines.TCP, lines.QUIC, lines.QUIC}, {lines.QUIC, lines.TCP, ""}, {lines.QUIC, lines.Auto, lines.Auto},
+	} {
+		s := newUDPSite(t, c.transport, lines.QUIC, func(s *site) {
+			each := s.EachGateway
+			s.EachGateway = func(g *gateway.Config) { each(g); g.Lines.Transports = map[string]string{"west": c.west} }
+		})
+		if x := s.reach(t).Tried[0]; x.Transport != c.want || (len(x.UDP) > 0) != (c.want != "") {
+			t.Errorf("%+v: transport %q and UDP %+v, want %q", c, x.Transport, x.UDP, c.want)
+		}
 	}
-	meshtest.Eventually(t, "the next check runs", func() bool { return s.reach(t).Tried[0].UDP != nil })
+}
+
+// Each UDP address is checked, also with fewer or more of them than of TCP.
+func TestReachChecksEachUDPAddress(t *testing.T) {
+	var silent, passes netip.AddrPort
+	s := newUDPSite(t, lines.QUIC, lines.QUIC, func(s *site) {
+		silent, passes = netip.AddrPortFrom(s.Addr(), 443), netip.AddrPortFrom(s.Addr(), 443)
+		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { socket.Close() })
+		for i := range s.Config.Gateways {
+			if g := &s.Config.Gateways[i]; g.Network == "west" {
+				u, err := testlb.ServeUDP(passes, g.Address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(u.Close)
+				g.QUICAddresses = []netip.AddrPort{silent, passes}
+			}
+		}
+	})
+	x := s.reach(t).Tried[0]
+	found := map[string]answer.UDPFailure{}
+	for _, u := range x.UDP {
+		found[u.Address] = u.Failure
+	}
+	if want := map[string]answer.UDPFailure{silent.String(): answer.UDPSilent, passes.String(): ""}; !maps.Equal(found, want) || x.UDPError != "" {
+		t.Errorf("%v, %q; want %v", found, x.UDPError, want)
+	}
 }

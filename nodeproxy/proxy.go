@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,6 +197,7 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		if p.shares != nil {
 			p.names = resolve.New(resolve.DNS(resolvConf), p.shares.relocated)
 			p.shares.resolveBy(p.names)
+			p.shares.usesQUIC = func(network string) bool { return cfg.Lines.TransportTo(network) != lines.TCP }
 		}
 		p.pin(p.store.Current())
 	}
@@ -235,15 +235,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.pods = pods.New(p.podOptions(), p.podParent())
 	p.pods.Register(p.registry)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
-	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle, Silent: func(k pool.Key) {
-		key, ok := strings.CutPrefix(k.UID, gatewayUID)
-		switch {
-		case ok && strings.HasPrefix(k.Address, overQUIC):
-			p.transports.suspect(networkOf(k))
-		case ok:
-			p.paths.silent(key)
-		}
-	}})
+	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle, Silent: p.silent})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.paths = newPaths(p.data, p.checkPath)
 	p.transports = newTransports(log)

@@ -1,12 +1,13 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -14,10 +15,12 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
@@ -31,7 +34,7 @@ type transport interface {
 // expires.
 func (p *Proxy) dialOuter(ctx context.Context, over, network string, source origin, expect []spiffeid.ID, to way, protocols ...string) (t transport, expiry time.Time, err error) {
 	if over == lines.Auto { // the transport may have changed since
-		if transport, _, _ := p.transports.now(network); transport != lines.QUIC {
+		if transport, _, _ := p.transports.now(network); transport != lines.QUIC || p.transports.failedFrom(network, source.from) {
 			over = lines.TCP
 		}
 	}
@@ -48,7 +51,8 @@ func (p *Proxy) dialOuter(ctx context.Context, over, network string, source orig
 	}()
 	switch over {
 	case lines.QUIC:
-		return p.dialQUIC(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake, source, expect, to.quic, protocols...)
+		t, expiry, _, err = p.dialQUIC(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake, source, expect, to.quic, protocols...)
+		return t, expiry, err
 	case lines.Auto:
 		return p.dialEither(ctx, network, source, expect, to, protocols...)
 	}
@@ -58,30 +62,37 @@ func (p *Proxy) dialOuter(ctx context.Context, over, network string, source orig
 // dialEither dials by QUIC, and by TCP if QUIC fails or takes dialStagger. It returns what is open first. QUIC has failed
 // if TCP is open and QUIC is not within its patience.
 func (p *Proxy) dialEither(ctx context.Context, network string, source origin, expect []spiffeid.ID, to way, protocols ...string) (transport, time.Time, error) {
+	if _, _, err := p.clientTLS(ctx, source.id, expect, protocols...); err != nil { // a certificate may take long
+		return nil, time.Time{}, err
+	}
 	type open struct {
 		t       transport
 		expires time.Time
 	}
 	var mu sync.Mutex
 	var quicErr, tcpErr error
-	quicDone, tcpOpen := false, false
+	quicDone, quicFailed, tcpOpen := false, false, false
 	note := func(f func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		f()
 		if quicErr != nil && tcpOpen {
-			p.transports.shook(network, 0, quicErr)
+			p.transports.missed(network, source, quicErr)
 			quicErr = nil
 		}
 	}
 	o, err := firstOf(ctx, 2, func(ctx context.Context, i int) (o open, err error) {
 		if i == 0 {
-			started := time.Now()
-			o.t, o.expires, err = p.dialQUIC(p.data, p.transports.patience(network), source, expect, to.quic, protocols...) // to its end, as a probe
+			var took time.Duration
+			o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(network), source, expect, to.quic, protocols...) // to its end, as a probe
+			overtaken := false
+			note(func() { quicDone, quicErr, quicFailed, overtaken = true, err, err != nil && isEvidence(err), tcpOpen })
 			if err == nil {
-				p.transports.shook(network, time.Since(started), nil)
+				p.transports.shook(network, took, nil)
+				if overtaken {
+					p.transports.overtaken(network)
+				}
 			}
-			note(func() { quicDone, quicErr = true, err })
 			return o, err
 		}
 		o.t, o.expires, err = p.dialTLS(ctx, hopOuter, source, expect, to.tcp, protocols...)
@@ -89,65 +100,110 @@ func (p *Proxy) dialEither(ctx context.Context, network string, source origin, e
 		return o, err
 	}, func(error) bool { return true }, func(o open) { o.t.Close() })
 	mu.Lock()
-	late := tcpOpen && !quicDone
+	late := tcpOpen && (!quicDone || quicFailed)
 	if err != nil && tcpErr != nil {
 		err = tcpErr
 	}
 	mu.Unlock()
 	if late {
-		p.transports.suspect(network)
+		p.transports.late(network)
 	}
 	return o.t, o.expires, err
 }
 
-// dialQUIC opens a QUIC connection to a gateway as source, from the network namespace of source.
-func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (transport, time.Time, error) {
+// dialQUIC opens a QUIC connection to a gateway as source, from the network namespace of source. took is the time of the
+// handshake alone.
+func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, took time.Duration, err error) {
 	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, quic.Protocols(protocols)...)
 	if err != nil {
-		return nil, expiry, err
+		return nil, expiry, 0, err
 	}
 	socket, err := p.udpOf(source)(ctx, addr)
 	if err != nil {
-		return nil, expiry, &dialError{err}
+		return nil, expiry, 0, &dialError{err}
 	}
 	hctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	t, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg, quic.DialConfig{
+	started := time.Now()
+	pipe, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg, quic.DialConfig{
 		Silence: p.cfg.Timeouts.Dial, Memory: quic.Memory{Budget: p.cfg.Memory, Owner: source.id.String()},
 	})
 	switch {
 	case err == nil:
-		return t, expiry, nil
+		return pipe, expiry, time.Since(started), nil
 	case identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))): // no process, or no path
-		return nil, expiry, &dialError{err}
+		return nil, expiry, 0, &dialError{err}
 	}
-	return nil, expiry, inHandshake(hopOuter, err)
+	return nil, expiry, 0, inHandshake(hopOuter, err)
 }
 
-// startOuter starts a session with a gateway of a network.
-func (p *Proxy) startOuter(t transport, network string, source origin, expires time.Time) (*hbone.Session, error) {
+// startOuter starts a session with a gateway.
+func (p *Proxy) startOuter(t transport, g *mesh.Gateway, source origin, expires time.Time) (*hbone.Session, error) {
 	s, err := p.startSession(t, source.id, expires)
-	if _, overTCP := t.(*hbone.TLSTransport); err == nil && !overTCP && p.cfg.Lines.TransportTo(network) == lines.Auto {
+	if _, overTCP := t.(*hbone.TLSTransport); err == nil && !overTCP && p.cfg.Lines.TransportTo(g.Network) == lines.Auto {
 		go func() { // ends with s
 			<-s.Done()
-			p.transports.closed(network, s.Err())
+			p.transports.closed(g.Network, picker.GatewayKey(g), s.Err())
 		}()
 	}
 	return s, err
 }
 
-// probeUDP does a QUIC handshake with any gateway of a network, as source would.
-func (p *Proxy) probeUDP(ctx context.Context, network string, source origin) error {
-	gateways := slices.DeleteFunc(slices.Clone(p.store.Current().Gateways(network)), func(g *mesh.Gateway) bool { return g.Drained })
-	if len(gateways) == 0 {
-		return errUndeclared
+// silent takes in that the peer of a session is silent. One with a key for QUIC may have fallen back to TCP.
+func (p *Proxy) silent(k pool.Key, s *hbone.Session) {
+	gateway, ok := strings.CutPrefix(k.UID, gatewayUID)
+	switch {
+	case ok && s.Conn() == nil:
+		p.transports.suspect(networkOf(k), gateway)
+	case ok:
+		p.paths.silent(gateway)
 	}
-	g := gateways[rand.IntN(len(gateways))]
-	t, _, err := p.dialQUIC(ctx, p.transports.patience(network), source, []spiffeid.ID{g.Identity}, g.Dialled(true)[0], "h2")
+}
+
+// probeUDP does QUIC handshakes with addresses of gateways of a network, as the sources in turn, until one succeeds. It returns
+// how long that one took. A handshake that fails counts if TCP connects to the same gateway. If none counts, the error is
+// errUndeclared.
+func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) (time.Duration, error) {
+	type target struct {
+		*mesh.Gateway
+		way
+	}
+	var to []target
+	for _, g := range p.store.Current().Gateways(network) {
+		for _, w := range waysTo(g, lines.QUIC) {
+			if !g.Drained {
+				to = append(to, target{g, w})
+			}
+		}
+	}
+	if len(to) == 0 || len(sources) == 0 {
+		return 0, errUndeclared
+	}
+	rand.Shuffle(len(to), func(i, j int) { to[i], to[j] = to[j], to[i] })
+	within := p.transports.patience(network)
+	var failures [dialsAtFailure]error
+	took, err := firstOf(ctx, len(failures), func(ctx context.Context, i int) (time.Duration, error) {
+		source, x := sources[i%len(sources)], to[i%len(to)]
+		t, _, took, err := p.dialQUIC(ctx, within, source, []spiffeid.ID{x.Identity}, x.quic, "h2")
+		if err == nil {
+			t.Close()
+			return took, nil
+		}
+		tctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		t, _, tcpErr := p.dialTLS(tctx, hopOuter, source, []spiffeid.ID{x.Identity}, x.tcp, "h2")
+		if tcpErr == nil {
+			t.Close()
+			if isEvidence(err) {
+				failures[i] = err
+			}
+		}
+		return 0, err
+	}, func(error) bool { return true }, func(time.Duration) {})
 	if err == nil {
-		t.Close()
+		return took, nil
 	}
-	return err
+	return 0, cmp.Or(cmp.Or(failures[:]...), errUndeclared)
 }
 
 // udpOf returns how source opens a UDP socket to an address.

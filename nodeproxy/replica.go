@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,7 +185,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 		if err != nil {
 			return nil, err
 		}
-		return p.startOuter(t, g.Network, source, expires)
+		return p.startOuter(t, g, source, expires)
 	}
 	names := make([]string, len(all))
 	for i, x := range all {
@@ -226,7 +227,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 		o.t.Close()
 		return nil, e
 	}
-	s, err := p.startOuter(o.t, g.Network, source, o.expires)
+	s, err := p.startOuter(o.t, cmp.Or(by, g), source, o.expires)
 	switch {
 	case err != nil:
 		return nil, err

@@ -25,7 +25,7 @@ type selector struct {
 
 	// While in doubt new sessions use TCP, until the result of a probe. zero: no doubt.
 	doubt  time.Time
-	doubts int       // since first
+	doubts int       // since first, but those of late handshakes that failed
 	first  time.Time // doubt of the last udpPause
 }
 
@@ -194,9 +194,25 @@ func (s *selector) noHandshake(now time.Time, err error) {
 	s.fail(now, err.Error())
 }
 
-// suspect takes in that a QUIC session got no packets for several round trips, or that a handshake is late.
+// late takes in that the handshake of a session is late, or has failed. It may be that of its source alone. The probe that
+// follows decides.
+func (s *selector) late(now time.Time) {
+	if s.quic && s.doubt.IsZero() {
+		s.doubt = now
+	}
+}
+
+// suspect takes in that a QUIC session got no packets for several round trips.
 func (s *selector) suspect(now time.Time) {
-	if !s.quic || !s.doubt.IsZero() {
+	if s.quic && s.doubt.IsZero() {
+		s.doubt = now
+		s.stalled(now)
+	}
+}
+
+// stalled counts a doubt, or a session that was open over TCP before its QUIC handshake succeeded.
+func (s *selector) stalled(now time.Time) {
+	if !s.quic {
 		return
 	}
 	if now.Sub(s.first) >= udpPause {
@@ -204,12 +220,10 @@ func (s *selector) suspect(now time.Time) {
 	}
 	if s.doubts++; s.doubts >= maxDoubts {
 		s.fail(now, fmt.Sprintf("QUIC stalled %d times within %v", maxDoubts, udpPause))
-		return
 	}
-	s.doubt = now
 }
 
-// fail takes in that UDP does not pass, such as that a QUIC session has timed out.
+// fail takes in that UDP does not pass.
 func (s *selector) fail(now time.Time, cause string) {
 	s.failed, s.cause = now, cause
 	s.use(now, false)

@@ -38,7 +38,8 @@ var (
 	noHandshake = func(s *selector, now time.Time) { s.shook(now, time.Second, errors.New("no answer")) }
 	probeStarts = func(s *selector, now time.Time) { s.probing(now) }
 	stalls      = func(s *selector, now time.Time) { s.suspect(now) }
-	timesOut    = func(s *selector, now time.Time) { s.fail(now, "a session timed out") }
+	late        = func(s *selector, now time.Time) { s.late(now) }
+	overtaken   = func(s *selector, now time.Time) { s.shook(now, 200*time.Millisecond, nil); s.stalled(now) }
 	nothing     = func(*selector, time.Time) {}
 )
 
@@ -126,9 +127,27 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{3 * min, stalls, "tcp", "stalled 3 times"},
 			selectorStep{4 * min, handshake(90 * msec), "tcp", "stalled 3 times"},
 		)},
-		{"a session times out", append(onQUIC[:3:3],
-			selectorStep{min, timesOut, "tcp", "timed out"},
-			selectorStep{min, handshake(90 * msec), "tcp", "timed out"},
+		{"handshakes of some sources fail, others do not", append(onQUIC[:3:3],
+			selectorStep{min, late, "tcp probe", "stalled"},
+			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{2 * min, late, "tcp probe", ""},
+			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{3 * min, late, "tcp probe", ""},
+			selectorStep{3*min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{4 * min, late, "tcp probe", ""},
+			selectorStep{4*min + 90*msec, handshake(90 * msec), "quic", ""},
+		)},
+		{"a handshake is late, UDP is blocked", append(onQUIC[:3:3],
+			selectorStep{min, late, "tcp probe", ""},
+			selectorStep{min + time.Second, noHandshake, "tcp", "no answer"},
+		)},
+		{"TCP overtakes QUIC again and again", append(onQUIC[:3:3],
+			selectorStep{min, late, "tcp probe", ""},
+			selectorStep{min, overtaken, "quic", ""},
+			selectorStep{2 * min, late, "tcp probe", ""},
+			selectorStep{2 * min, overtaken, "quic", ""},
+			selectorStep{3 * min, late, "tcp probe", ""},
+			selectorStep{3 * min, overtaken, "tcp", "stalled 3 times"},
 		)},
 		{"one probe fails, the next one does not", append(onQUIC[:3:3],
 			selectorStep{min, nothing, "quic probe", ""},
@@ -191,16 +210,22 @@ func TestSelectorRandomSchedules(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, run))
 		var s selector
 		now := time.Unix(1e9, 0)
-		var all, settled []time.Time // changes of transport, and those that were not a doubt
+		var all, settled, lates []time.Time // changes of transport, and those that were not a doubt; late handshakes
 		var failed time.Time
 		lost := uint64(0)
 		for range 2000 {
 			now = now.Add(time.Duration(r.Int64N(int64(time.Minute))))
 			before, quic := s.transport(), s.quic
 			opens := false // the input allows a change to QUIC
-			switch r.IntN(12) {
+			switch r.IntN(13) {
 			case 0:
 				s.suspect(now)
+			case 12:
+				if lates = append(lates, now); r.IntN(2) == 0 {
+					s.late(now)
+				} else {
+					s.stalled(now)
+				}
 			case 1:
 				if r.IntN(20) == 0 {
 					s.fail(now, "lost")
@@ -243,7 +268,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: in doubt of a transport that is not in use", seed, run)
 			case lastIn(settled, now, time.Hour) > 12:
 				t.Fatalf("seed %d, run %d: %d changes in an hour", seed, run, lastIn(settled, now, time.Hour))
-			case lastIn(all, now, udpPause) > 4*maxDoubts:
+			case lastIn(all, now, udpPause) > 4*maxDoubts+2*lastIn(lates, now, udpPause):
 				t.Fatalf("seed %d, run %d: %d changes in %v, doubts among them", seed, run, lastIn(all, now, udpPause), udpPause)
 			}
 			if s.reason(now) == "" {

@@ -34,7 +34,8 @@ type toldShares struct {
 	from     offers
 	apply    func(...discovery.Change)
 	log      zerolog.Logger
-	names    *resolve.Resolver // of host names; nil: IP addresses alone are dialled
+	names    *resolve.Resolver         // of host names; nil: IP addresses alone are dialled
+	usesQUIC func(network string) bool // nil: none
 
 	mu     sync.Mutex // held while it applies: the latest word is applied last
 	told   map[discovery.Key]discovery.Record
@@ -238,11 +239,15 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 			before, beforeQUIC = append([]netip.AddrPort{old.Address}, old.MoreAddresses...), old.QUICAddresses
 		}
 		at, odd := t.addressesOf(network, b.Addresses, before)
-		quic, _ := t.addressesOf(network, b.QUIC, beforeQUIC)
+		quic, oddQUIC := t.addressesOf(network, b.QUIC, beforeQUIC)
 		if len(at) == 0 {
 			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: %s", name, network, odd))
 			t.unused[network] = append(t.unused[network], k)
 			continue
+		}
+		if len(b.QUIC) > 0 && len(quic) == 0 && t.usesQUIC != nil && t.usesQUIC(network) {
+			t.fault(k, fmt.Sprintf("QUIC to gateway %s of network %s is dialed at its addresses for TCP: %s", name, network, oddQUIC))
+			t.unused[network] = append(t.unused[network], k)
 		}
 		out[k] = discovery.Gateway{Name: name, Network: network, Address: at[0], MoreAddresses: slices.Clip(at[1:]), QUICAddresses: quic, ServiceAccount: link.GatewayServiceAccount, TrustDomain: link.GatewayDomain(), Locality: discovery.Locality(b.Locality), Drained: b.Draining}
 	}

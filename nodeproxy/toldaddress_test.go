@@ -66,14 +66,21 @@ func TestGatewaysOfOtherNetworksAreElsewhere(t *testing.T) {
 	}
 
 	w := newToldWorld(t, "")
+	uses := false
+	w.usesQUIC = func(string) bool { return uses }
+	const atTCP = "QUIC to gateway gw-1 of network west is dialed at its addresses for TCP: "
 	for i, c := range []struct {
-		quic []record.Address
-		want string
+		quic    []record.Address
+		want    string
+		problem string // for a node proxy that dials QUIC
 	}{
-		{nil, "[10.2.0.1:15008]"},
-		{[]record.Address{{Host: "10.9.0.9", Port: 443}}, "[10.9.0.9:443]"},
-		{[]record.Address{{Host: "127.0.0.1", Port: 443}, {Host: "10.9.0.8", Port: 443}}, "[10.9.0.8:443]"},
-		{[]record.Address{{Host: "127.0.0.1", Port: 443}}, "[10.2.0.1:15008]"},
+		{nil, "[10.2.0.1:15008]", ""},
+		{[]record.Address{{Host: "10.9.0.9", Port: 443}}, "[10.9.0.9:443]", ""},
+		{[]record.Address{{Host: "127.0.0.1", Port: 443}, {Host: "10.9.0.8", Port: 443}}, "[10.9.0.8:443]", ""},
+		{[]record.Address{{Host: "127.0.0.1", Port: 443}}, "[10.2.0.1:15008]", atTCP + "its address 127.0.0.1:443 is on loopback"},
+		{[]record.Address{{Host: "10.9.0.9", Port: 443}}, "[10.9.0.9:443]", ""},
+		{[]record.Address{{Host: "gw.example.com", Port: 443}}, "[10.2.0.1:15008]", atTCP},
+		{nil, "[10.2.0.1:15008]", ""},
 	} {
 		w.proven.gateways["west"][0].Body = &record.Network{Gateway: "gw-1", Addresses: []record.Address{{Host: "10.2.0.1", Port: 15008}}, QUIC: c.quic}
 		w.proven.offer(shopName, shopExport(nil))
@@ -82,6 +89,13 @@ func TestGatewaysOfOtherNetworksAreElsewhere(t *testing.T) {
 		g := w.snap.Gateways("west")[0]
 		if tcp, quic := fmt.Sprint(g.Dialled(false)), fmt.Sprint(g.Dialled(true)); tcp != "[10.2.0.1:15008]" || quic != c.want {
 			t.Errorf("QUIC addresses %d: dialled at %s, by QUIC at %s; want %s", i, tcp, quic, c.want)
+		}
+		for _, uses = range []bool{false, true} {
+			w.relocated()
+			p := strings.Join(w.problems(), " ")
+			if want := uses && c.problem != ""; (p != "") != want || want && !strings.HasPrefix(p, c.problem) {
+				t.Errorf("QUIC addresses %d, QUIC used %v: problems %q; want %q", i, uses, p, c.problem)
+			}
 		}
 	}
 

@@ -3,7 +3,10 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +24,9 @@ import (
 // the network. Safe for concurrent use.
 type transports struct {
 	log zerolog.Logger
-	// probe does a QUIC handshake with a gateway of a network, as source would.
-	probe func(ctx context.Context, network string, source origin) error
+	// probe does QUIC handshakes with gateways of a network, as the sources in turn, until one succeeds. It returns how long
+	// that one took.
+	probe func(ctx context.Context, network string, sources []origin) (time.Duration, error)
 	// moved is called when new sessions use QUIC again, and when they no longer do, but for a doubt.
 	moved func(network string, quic bool)
 
@@ -34,7 +38,9 @@ type transports struct {
 // selected is the transport to one network.
 type selected struct {
 	selector
-	source  origin                          // of the last session for small messages
+	sources []origin                        // of the last sessions for small messages, latest first, each origin.from once
+	failed  map[string]time.Time            // when QUIC last failed from a captured pod where TCP connected, by origin.from
+	stalls  map[string]time.Time            // when a session stalled, by picker.GatewayKey
 	probing bool                            // a probe is planned or in flight
 	counted map[*hbone.Session]lineCounters // of the open TCP sessions, at the last sample
 }
@@ -52,17 +58,54 @@ func newTransports(log zerolog.Logger) *transports {
 	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{}}
 }
 
+// maxSources is how many sources of the latest sessions to a network are probed from. A NetworkPolicy or a firewall may block
+// UDP from a single pod.
+const maxSources = 3
+
 // uses returns the transport of a new session of source for small messages.
 func (t *transports) uses(network string, source origin) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.by[network]
 	if x == nil {
-		x = &selected{}
+		x = &selected{failed: map[string]time.Time{}, stalls: map[string]time.Time{}}
 		t.by[network] = x
 	}
-	x.source = source
+	if x.failedFrom(source.from, time.Now()) {
+		return lines.TCP
+	}
+	if len(x.sources) == 0 || x.sources[0] != source {
+		others := slices.DeleteFunc(x.sources, func(o origin) bool { return o.from == source.from })
+		x.sources = append([]origin{source}, others[:min(len(others), maxSources-1)]...)
+	}
 	return x.transport()
+}
+
+// failedFrom reports whether sessions of a source use TCP, though others may use QUIC.
+func (x *selected) failedFrom(from string, now time.Time) bool {
+	at, ok := x.failed[from]
+	return ok && now.Sub(at) < udpPause
+}
+
+// missed takes in that a QUIC handshake failed from a source, where TCP connected. New sessions of that captured pod use TCP
+// for udpPause. Probes are from others then, if there are any.
+func (t *transports) missed(network string, source origin, err error) {
+	switch {
+	case !isEvidence(err):
+		return
+	case source.from == "": // the only source
+		t.input(network, (*selector).suspect)
+		return
+	}
+	t.mu.Lock()
+	if x := t.by[network]; x != nil {
+		x.failed[source.from] = time.Now()
+		if others := slices.DeleteFunc(slices.Clone(x.sources), func(o origin) bool { return o.from == source.from }); len(others) > 0 {
+			x.sources = others
+		}
+	}
+	t.mu.Unlock()
+	t.log.Info().Str("network", network).Str("workload", source.from).Err(err).Msg("QUIC handshake failed, workload uses TCP")
 }
 
 // now returns the transport and its reason, and false for a network that is not in use.
@@ -73,7 +116,24 @@ func (t *transports) now(network string) (transport, reason string, ok bool) {
 	if x == nil {
 		return lines.TCP, "", false
 	}
-	return x.transport(), x.reason(time.Now()), true
+	now, n := time.Now(), 0
+	for from := range x.failed {
+		if x.failedFrom(from, now) {
+			n++
+		}
+	}
+	if transport, reason = x.transport(), x.reason(now); transport == lines.QUIC && n > 0 {
+		reason += fmt.Sprintf("; QUIC failed from %d workloads, which use TCP", n)
+	}
+	return transport, reason, true
+}
+
+// failedFrom reports whether new sessions of a source use TCP, though others may use QUIC.
+func (t *transports) failedFrom(network, from string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.by[network]
+	return x != nil && x.failedFrom(from, time.Now())
 }
 
 // networks returns those in use.
@@ -111,21 +171,46 @@ func (t *transports) input(network string, f func(s *selector, now time.Time)) {
 	}
 }
 
-// shook takes in the result of a QUIC handshake. A local failure is no evidence.
+// shook takes in the result of a QUIC handshake.
 func (t *transports) shook(network string, took time.Duration, err error) {
-	if b := blameOf(err); err != nil && (b == blameLocal || b == blameOwn) {
-		return
+	if err == nil || isEvidence(err) {
+		t.input(network, func(s *selector, now time.Time) { s.shook(now, took, err) })
 	}
-	t.input(network, func(s *selector, now time.Time) { s.shook(now, took, err) })
 }
 
-// suspect takes in that a QUIC session or handshake has stalled.
-func (t *transports) suspect(network string) { t.input(network, (*selector).suspect) }
+// isEvidence reports whether a QUIC handshake that failed with err counts against UDP. A local failure does not.
+func isEvidence(err error) bool {
+	b := blameOf(err)
+	return b != blameLocal && b != blameOwn && !errors.Is(err, errUndeclared)
+}
 
-// closed takes in that a QUIC session has closed with err. If that is a timeout, UDP has failed.
-func (t *transports) closed(network string, err error) {
+// stalledTogether is how long sessions with one gateway that stall count once: if it is lost, all of them stall and end within
+// that.
+const stalledTogether = 30 * time.Second
+
+// suspect takes in that a QUIC session with a gateway has stalled. A probe finds whether UDP or the gateway is at fault.
+func (t *transports) suspect(network, gateway string) {
+	t.input(network, func(s *selector, now time.Time) {
+		x := t.by[network] // with mu held
+		if now.Sub(x.stalls[gateway]) < stalledTogether {
+			s.late(now)
+			return
+		}
+		x.stalls[gateway] = now
+		s.suspect(now)
+	})
+}
+
+// late takes in that a session was open over TCP before it was over QUIC.
+func (t *transports) late(network string) { t.input(network, (*selector).late) }
+
+// overtaken takes in that its QUIC handshake succeeded after that.
+func (t *transports) overtaken(network string) { t.input(network, (*selector).stalled) }
+
+// closed takes in that a QUIC session with a gateway has closed with err.
+func (t *transports) closed(network, gateway string, err error) {
 	if isTimeout(err) && !errors.Is(err, hbone.ErrSettingsTimeout) { // a gateway that has just started may be slow
-		t.input(network, func(s *selector, now time.Time) { s.fail(now, "a session got no packets: "+err.Error()) })
+		t.suspect(network, gateway)
 	}
 }
 
@@ -146,7 +231,11 @@ func (t *transports) retain(snap *mesh.Snapshot) {
 	for network := range t.by {
 		if len(snap.Gateways(network)) == 0 {
 			delete(t.by, network)
+			continue
 		}
+		now, x := time.Now(), t.by[network]
+		maps.DeleteFunc(x.failed, func(from string, _ time.Time) bool { return !x.failedFrom(from, now) })
+		maps.DeleteFunc(x.stalls, func(_ string, at time.Time) bool { return now.Sub(at) >= stalledTogether })
 	}
 }
 
@@ -170,8 +259,8 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 		case <-t.wake:
 		}
 		for _, network := range t.networks() {
-			if source, wait, ok := t.plan(network, time.Now()); ok {
-				probes.Go(func() { t.try(ctx, network, source, wait) })
+			if sources, wait, ok := t.plan(network, time.Now()); ok {
+				probes.Go(func() { t.try(ctx, network, sources, wait) })
 			}
 		}
 	}
@@ -209,40 +298,37 @@ func sampleOf(open map[*hbone.Session]tcp.Info, before map[*hbone.Session]lineCo
 	return x, counted
 }
 
-// plan reports whether to probe a network now, as which source, and how long to wait before. Waits are drawn, so that
+// plan reports whether to probe a network now, as which sources, and how long to wait before. Waits are drawn, so that
 // node proxies do not probe together.
-func (t *transports) plan(network string, now time.Time) (source origin, wait time.Duration, ok bool) {
+func (t *transports) plan(network string, now time.Time) (sources []origin, wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.by[network]
 	if x == nil || x.probing || !x.wantsProbe(now) {
-		return source, 0, false
+		return nil, 0, false
 	}
 	x.probing = true
 	if x.doubt.IsZero() {
 		wait = rand.N(sampleEvery)
 	}
-	return x.source, wait, true
+	return slices.Clone(x.sources), wait, true
 }
 
 // try does a planned probe.
-func (t *transports) try(ctx context.Context, network string, source origin, wait time.Duration) {
+func (t *transports) try(ctx context.Context, network string, sources []origin, wait time.Duration) {
 	ready := pause(ctx, wait)
-	started := time.Now()
 	t.input(network, (*selector).probing)
-	var err error
+	took, err := time.Duration(0), errUndeclared
 	if ready {
-		probing, cancel := context.WithTimeout(ctx, t.patience(network))
-		err = t.probe(probing, network, source)
-		cancel()
+		took, err = t.probe(ctx, network, sources)
 	}
 	t.mu.Lock()
 	if x := t.by[network]; x != nil {
 		x.probing = false
 	}
 	t.mu.Unlock()
-	if ctx.Err() == nil && !errors.Is(err, errUndeclared) {
-		t.shook(network, time.Since(started), err)
+	if ctx.Err() == nil {
+		t.shook(network, took, err)
 	}
 }
 
@@ -294,7 +380,7 @@ func (p *Proxy) move(network string, quic bool) {
 	for key, s := range p.pool.Sessions() {
 		overTCP := s.Base().Conn() != nil
 		switch {
-		case networkOf(key) != network || overTCP != quic:
+		case networkOf(key) != network || overTCP != quic || quic && p.transports.failedFrom(network, key.From):
 		case key.Through == keptThrough:
 			stale[key] = true
 			old = append(old, s)

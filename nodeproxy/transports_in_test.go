@@ -3,8 +3,11 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,22 +70,57 @@ func TestTransportToNetwork(t *testing.T) {
 func TestTransportsIgnoreWhatIsNoUDPFailure(t *testing.T) {
 	x, moved := onQUIC()
 	x.shook("west", 0, &dialError{localfault.New(syscall.EMFILE)})
-	x.closed("west", &hbone.GoAwayError{})
-	x.closed("west", nil)
-	x.closed("west", hbone.ErrSettingsTimeout) // of a gateway that has not settled
+	x.closed("west", "west/gw", &hbone.GoAwayError{})
+	x.closed("west", "west/gw", nil)
+	x.closed("west", "west/gw", hbone.ErrSettingsTimeout) // of a gateway that has not settled
 	if got, why, _ := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want QUIC", got, why, *moved)
 	}
-	x.closed("west", hbone.ErrPingTimeout)
-	if got, why, _ := x.now("west"); got != lines.TCP || len(*moved) != 2 {
-		t.Errorf("%s (%s), moved %v; want TCP after a session has timed out", got, why, *moved)
+	x.closed("west", "west/gw", hbone.ErrPingTimeout)
+	if got, why, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+		t.Errorf("%s (%s), moved %v; want TCP for new sessions after one has timed out", got, why, *moved)
 	}
+	x.shook("west", 0, errors.New("no answer"))
+	if got, why, _ := x.now("west"); got != lines.TCP || len(*moved) != 2 {
+		t.Errorf("%s (%s), moved %v; want TCP after a probe has failed", got, why, *moved)
+	}
+}
+
+// All sessions with a gateway that is lost stall, and end. UDP to another gateway passes.
+func TestLostGatewayIsNoUDPFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: 80 * time.Millisecond}
+		runTransports(t, u, func(x *transports) {
+			time.Sleep(time.Minute)
+			for range 20 {
+				x.suspect("west", "west/gw-1")
+				time.Sleep(time.Second)
+				if got, why, _ := x.now("west"); got != lines.QUIC {
+					t.Fatalf("%s (%s); want QUIC by another gateway", got, why)
+				}
+			}
+			for range 20 {
+				x.closed("west", "west/gw-1", hbone.ErrPingTimeout)
+			}
+			time.Sleep(time.Second)
+			if got, why, _ := x.now("west"); got != lines.QUIC {
+				t.Errorf("%s (%s); want QUIC by another gateway", got, why)
+			}
+			for range maxDoubts {
+				time.Sleep(stalledTogether)
+				x.suspect("west", "west/gw-2")
+			}
+			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "stalled") {
+				t.Errorf("%s (%s); want TCP, since sessions stall again and again", got, why)
+			}
+		})
+	})
 }
 
 // After a doubt sessions that were opened over TCP meanwhile are replaced.
 func TestTransportsMoveAfterDoubt(t *testing.T) {
 	x, moved := onQUIC()
-	x.suspect("west")
+	x.suspect("west", "west/gw")
 	if got, _, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s, moved %v; want TCP for new sessions alone", got, *moved)
 	}
@@ -128,22 +166,28 @@ func (u *probedPath) set(takes time.Duration, err error) {
 	u.takes, u.err = takes, err
 }
 
-func (u *probedPath) probe(ctx context.Context, _ string, _ origin) error {
+func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (time.Duration, error) {
 	u.mu.Lock()
 	u.running++
 	u.probes++
 	u.together = u.together || u.running > 1
 	takes, err := u.takes, u.err
+	if !slices.ContainsFunc(sources, func(o origin) bool { return !strings.HasPrefix(o.from, "blocked") }) {
+		err = errors.New("no answer")
+	}
 	u.mu.Unlock()
 	defer func() {
 		u.mu.Lock()
 		u.running--
 		u.mu.Unlock()
 	}()
-	if !pause(ctx, takes) {
-		return context.Cause(ctx)
+	if !pause(ctx, min(takes, time.Second)) {
+		return 0, context.Cause(ctx)
 	}
-	return err
+	if takes > time.Second && err == nil {
+		err = errors.New("no answer")
+	}
+	return takes, err
 }
 
 // runTransports runs transports to west, over TCP that loses packets, while test runs. It returns how often the transport
@@ -184,6 +228,55 @@ func TestBlockedUDPIsProbedEveryTenMinutes(t *testing.T) {
 	})
 }
 
+// UDP that is blocked for some pods is for these alone. They try it every ten minutes.
+func TestPodsWithoutUDPUseTCPAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: 80 * time.Millisecond}
+		tries, others := 0, 0
+		changes := runTransports(t, u, func(x *transports) {
+			time.Sleep(time.Minute)
+			for minute := range 60 {
+				for i := range 10 {
+					pod := origin{from: fmt.Sprintf("blocked-%d", i)}
+					if x.uses("west", pod) == lines.QUIC {
+						tries++
+						time.Sleep(500 * time.Millisecond)
+						x.late("west") // TCP is open
+						time.Sleep(500 * time.Millisecond)
+						x.missed("west", pod, errors.New("no answer"))
+					}
+				}
+				time.Sleep(time.Minute)
+				if x.uses("west", origin{from: "pod"}) == lines.QUIC {
+					others++
+				}
+				if _, why, _ := x.now("west"); minute == 5 && !strings.Contains(why, "QUIC failed from 10 workloads") {
+					t.Errorf("the reason is %q; want the workloads without UDP", why)
+				}
+			}
+		})
+		if others != 60 || tries < 50 || tries > 70 {
+			t.Errorf("QUIC for other pods %d times of 60, %d changes, and %d tries of pods without UDP; want 10 in ten minutes", others, changes, tries)
+		}
+	})
+}
+
+// With no other pod in use, one without UDP leaves the network on TCP.
+func TestOnlyPodWithoutUDP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: 80 * time.Millisecond}
+		runTransports(t, u, func(x *transports) {
+			for i := range 10 * maxSources {
+				x.uses("west", origin{from: fmt.Sprintf("blocked-%d", i)})
+			}
+			time.Sleep(time.Minute)
+			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
+				t.Errorf("%s (%s); want TCP", got, why)
+			}
+		})
+	})
+}
+
 func TestThrottledUDPIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
@@ -215,7 +308,7 @@ func TestTransportsRandomObservations(t *testing.T) {
 			runTransports(t, u, func(x *transports) {
 				for range 300 {
 					time.Sleep(time.Duration(r.Int64N(int64(20 * time.Second))))
-					switch r.IntN(8) {
+					switch r.IntN(9) {
 					case 0:
 						u.set(time.Duration(r.Int64N(int64(2*time.Second))), nil)
 					case 1:
@@ -223,12 +316,12 @@ func TestTransportsRandomObservations(t *testing.T) {
 					case 2:
 						u.set(0, errors.New("refused"))
 					case 3, 4:
-						go x.suspect("west")
+						go x.suspect("west", "west/gw-"+strconv.Itoa(r.IntN(3)))
 					case 5:
 						go x.shook("west", 80*time.Millisecond, nil)
 					case 6:
 						if r.IntN(10) == 0 {
-							x.closed("west", hbone.ErrPingTimeout)
+							x.input("west", func(s *selector, now time.Time) { s.fail(now, "lost") })
 							for range 9 {
 								time.Sleep(time.Minute)
 								x.shook("west", 80*time.Millisecond, nil)
@@ -239,6 +332,16 @@ func TestTransportsRandomObservations(t *testing.T) {
 						}
 					case 7:
 						x.uses("west", origin{from: "pod"})
+					case 8:
+						x.late("west")
+						if r.IntN(2) == 0 {
+							x.overtaken("west")
+							break
+						}
+						pod := origin{from: strconv.Itoa(r.IntN(20))}
+						if x.missed("west", pod, errors.New("no answer")); x.uses("west", pod) != lines.TCP {
+							t.Fatalf("seed %d, run %d: QUIC for a source from which it failed", seed, run)
+						}
 					}
 				}
 			})

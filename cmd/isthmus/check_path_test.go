@@ -48,11 +48,12 @@ func TestCheckLevelsOfPathFaults(t *testing.T) {
 
 func TestCheckLevelsOfUDPFaults(t *testing.T) {
 	const here, there = "192.0.2.1:15008", "192.0.2.2:15008"
-	well := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDP: &answer.UDP{HandshakeMS: 81}}
-	silent := answer.Tried{Connected: true, Address: there, Path: &answer.Path{}, UDP: &answer.UDP{Failure: answer.UDPSilent, Error: "no response in 3s", PacketBytes: 1228}}
+	well := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDP: []*answer.UDP{{HandshakeMS: 81}}}
+	silent := answer.Tried{Connected: true, Address: there, Path: &answer.Path{}, UDP: []*answer.UDP{{Failure: answer.UDPSilent, Error: "no response in 3s", PacketBytes: 1228}}}
 	busy := answer.Tried{Connected: true, Address: here, Path: &answer.Path{}, UDPError: "another check is running"}
 	late := answer.Tried{Connected: true, Address: here, PathError: "other paths took all of 20s"}
 	down := answer.Tried{Address: here, Error: "connection refused"}
+	one := answer.Tried{Connected: true, Address: there, Path: &answer.Path{}, UDP: []*answer.UDP{silent.UDP[0], {Address: "192.0.2.3:443", HandshakeMS: 81}}, UDPError: "resolve gw.example.com: the name has no addresses"}
 	const found, remedy = `network "west" at 192.0.2.2:15008: UDP to it is blocked or dropped`, "allow UDP port 15008 in firewalls"
 	for name, c := range map[string]struct {
 		transport           string
@@ -65,6 +66,8 @@ func TestCheckLevelsOfUDPFaults(t *testing.T) {
 		"blocked with quic":         {"quic", []answer.Tried{silent}, checkBad, found, remedy, ""},
 		"blocked with auto":         {"auto", []answer.Tried{silent}, checkWarning, found, remedy, ""},
 		"blocked at one of two":     {"quic", []answer.Tried{well, silent}, checkWarning, found, remedy, "west at 192.0.2.1:15008: UDP passes"},
+		"blocked at one of its own": {"quic", []answer.Tried{one}, checkWarning, found, remedy, "west at 192.0.2.2:15008: UDP passes both ways at 192.0.2.3:443"},
+		"name without address":      {"quic", []answer.Tried{one}, checkWarning, found, remedy, "UDP not checked: resolve gw.example.com"},
 		"no tunnel":                 {"quic", []answer.Tried{down}, "", "", "", ""},
 		"no tunnel to one, blocked": {"quic", []answer.Tried{down, silent}, checkBad, found, remedy, ""},
 		"another check is running":  {"quic", []answer.Tried{busy}, checkWell, "", "", "UDP not checked: another check is running"},
@@ -72,10 +75,10 @@ func TestCheckLevelsOfUDPFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := range c.tried {
-				c.tried[i].Network = "west"
+				c.tried[i].Network, c.tried[i].Transport = "west", c.transport
 			}
 			var all checkup
-			all.reached("gateway", &answer.Reach{Transport: c.transport, Tried: append(c.tried, answer.Tried{Network: "north", Error: "no address"})})
+			all.reached("gateway", &answer.Reach{Tried: append(c.tried, answer.Tried{Network: "north", Transport: "quic", Error: "no address"})})
 			var got checked
 			for _, x := range all.all {
 				if x.Code == "ISTH-315" {

@@ -87,7 +87,7 @@ func (c *checkup) reached(where string, r *answer.Reach) {
 		c.add(checkTunnels, where, level, items(wrong), after...)
 		c.all[len(c.all)-1].Seen = reached
 		c.paths(where, n, r.Tried)
-		c.udp(where, n, r)
+		c.udp(where, n, r.Tried)
 	}
 }
 
@@ -119,29 +119,36 @@ func (c *checkup) paths(where, n string, tried []answer.Tried) {
 	c.all[len(c.all)-1].Seen = seen
 }
 
-// udp checks whether QUIC connects from a gateway that serves it to those of network n. With lines.transport: quic node
-// proxies have no other way.
-func (c *checkup) udp(where, n string, r *answer.Reach) {
+// udp checks whether QUIC connects from a gateway to those of network n, if it has lines.transport quic or auto for it. With
+// quic node proxies have no other way.
+func (c *checkup) udp(where, n string, tried []answer.Tried) {
 	var wrong, remedies, seen []string
-	level := checkWarning
-	if r.Transport == lines.QUIC {
-		level = checkBad
-	}
-	for _, t := range r.Tried {
-		switch fault, faulty := t.UDPFault(); {
-		case t.Network != n || r.Transport == "" || t.Error != "":
-		case faulty:
-			wrong = append(wrong, fmt.Sprintf("network %q at %s: %s", n, t.Address, fault.Found))
-			remedies = append(remedies, fault.Remedy)
-		case t.UDP != nil:
-			level = checkWarning // some address is left
-			seen = append(seen, fmt.Sprintf("%s at %s: %s", n, t.Address, t.UDP))
-		default:
+	alone, passes := false, false // QUIC is the only transport; it connects to some address
+	for _, t := range tried {
+		if t.Network != n || t.Transport == "" || t.Error != "" {
+			continue
+		}
+		alone = alone || t.Transport == lines.QUIC
+		for _, f := range t.UDPFaults() {
+			wrong = append(wrong, fmt.Sprintf("network %q at %s: %s", n, t.Address, f.Found))
+			remedies = append(remedies, f.Remedy)
+		}
+		for _, u := range t.UDP {
+			if u.Failure == "" {
+				passes = true
+				seen = append(seen, fmt.Sprintf("%s at %s: %s", n, t.Address, u))
+			}
+		}
+		if t.UDPError != "" || len(t.UDP) == 0 {
 			seen = append(seen, fmt.Sprintf("%s at %s: UDP not checked: %s", n, t.Address, cmp.Or(t.UDPError, t.PathError)))
 		}
 	}
 	if len(wrong)+len(seen) == 0 {
 		return
+	}
+	level := checkWarning
+	if alone && !passes {
+		level = checkBad
 	}
 	c.remedied(checkUDP, where, level, items(wrong), items(append(remedies, checkUDP.remedy)))
 	c.all[len(c.all)-1].Seen = seen

@@ -2,9 +2,11 @@ package file
 
 import (
 	"crypto/sha256"
+	"encoding"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -279,7 +281,7 @@ func few(names []string) string {
 
 // identifier names the content of c, which data says, apart from Confirm, in twelve
 // hexadecimal digits: the same for every process that reads the same description,
-// whatever its comments, layout and order of keys.
+// whatever its comments, layout and order of keys, and whichever keys other versions know.
 func identifier(c discovery.Config, data []byte) string {
 	c.Confirm = ""
 	c.Shares = slices.Clone(c.Shares)
@@ -288,9 +290,35 @@ func identifier(c discovery.Config, data []byte) string {
 			c.Shares[i].Created = time.Time{} // it counts for nothing, and JSON has no word for it
 		}
 	}
-	if plain, err := json.Marshal(c); err == nil {
+	if plain, err := json.Marshal(setOf(reflect.ValueOf(c), reflect.ValueOf(discovery.DefaultConfig()))); err == nil {
 		data = plain
 	} // else no line confirm: can name it, but the command can: better than nobody who carries traffic
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:6])
+}
+
+// setOf returns v for JSON: of a struct the fields that differ from those of unset, by their keys in the file.
+func setOf(v, unset reflect.Value) any {
+	if _, text := v.Interface().(encoding.TextMarshaler); text {
+		return v.Interface()
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		return setOf(v.Elem(), reflect.Zero(v.Type().Elem()))
+	case reflect.Slice:
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = setOf(v.Index(i), reflect.Zero(v.Type().Elem()))
+		}
+		return list
+	case reflect.Struct:
+		set := map[string]any{}
+		for i := range v.NumField() {
+			if x := v.Field(i); !reflect.DeepEqual(x.Interface(), unset.Field(i).Interface()) {
+				set[v.Type().Field(i).Tag.Get("yaml")] = setOf(x, reflect.Zero(x.Type()))
+			}
+		}
+		return set
+	}
+	return v.Interface()
 }

@@ -2,11 +2,14 @@ package file
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -530,4 +533,93 @@ func TestStatusAndMetricsTellOfAFileThatCannotBeReadOrIsRefused(t *testing.T) {
 			t.Errorf("status %+v; want the mistake again", s)
 		}
 	})
+}
+
+// A release that adds keys to the file keeps the identifiers of content without them.
+func TestIdentifierIgnoresKeysThatAreNotSet(t *testing.T) {
+	type item struct {
+		Name  string `yaml:"name"`
+		Ready *bool  `yaml:"ready"`
+	}
+	type place struct {
+		Zone string `yaml:"zone"`
+	}
+	type laterItem struct {
+		Place place            `yaml:"place"`
+		Ready *bool            `yaml:"ready"`
+		More  []netip.AddrPort `yaml:"more"`
+		Title string           `yaml:"name"`
+		Limit *uint32          `yaml:"limit"`
+	}
+	type config struct {
+		Domain string `yaml:"domain"`
+		Items  []item `yaml:"items"`
+	}
+	type later struct {
+		Root   string            `yaml:"root"`
+		Items  []laterItem       `yaml:"items"`
+		Labels map[string]string `yaml:"labels"`
+		Domain string            `yaml:"domain"`
+		Since  time.Time         `yaml:"since"`
+		Own    bool              `yaml:"-"`
+	}
+	text := func(v, unset any) string {
+		t.Helper()
+		b, err := json.Marshal(setOf(reflect.ValueOf(v), reflect.ValueOf(unset)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	not := false
+	before := text(config{"mesh", []item{{"a", &not}, {"b", nil}}}, config{Domain: "mesh"})
+	after := later{Root: "system", Domain: "mesh", Items: []laterItem{{Title: "a", Ready: &not}, {Title: "b"}}}
+	if got := text(after, later{Root: "system", Domain: "mesh"}); got != before || before != `{"items":[{"name":"a","ready":false},{"name":"b"}]}` {
+		t.Errorf("%s with more keys, %s without", got, before)
+	}
+	seen := map[string]bool{before: true}
+	for i, change := range []func(*later){
+		func(l *later) { l.Root = "" },
+		func(l *later) { l.Labels = map[string]string{"a": ""} },
+		func(l *later) { l.Items = append(l.Items, laterItem{}) },
+		func(l *later) { l.Items = append(l.Items, laterItem{Ready: &not}) },
+		func(l *later) { l.Items = append(l.Items, laterItem{Place: place{"z"}}) },
+		func(l *later) { l.Items = append(l.Items, laterItem{Limit: new(uint32)}) },
+		func(l *later) {
+			l.Items = append(l.Items, laterItem{More: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")}})
+		},
+		func(l *later) { l.Since = time.Unix(1, 0) },
+	} {
+		c := after
+		c.Items = slices.Clone(after.Items)
+		change(&c)
+		got := text(c, later{Root: "system", Domain: "mesh"})
+		if seen[got] {
+			t.Errorf("change %d: %s again", i, got)
+		}
+		seen[got] = true
+	}
+}
+
+// The same text has the same identifier in each release.
+func TestIdentifierStays(t *testing.T) {
+	const text = `
+networks: [{name: east, nodes: [n]}, {name: west}]
+gateways: [{name: gw, network: west, address: "192.0.2.1:15008", locality: {zone: a}, sources: [192.0.2.0/24]}]
+services: [{name: web, vips: [240.0.0.1], global: true, ports: [{port: 80, targetPort: 8080}]}]
+shares: [{network: west, name: web, ports: [{port: 80}], created: 2026-11-22T10:00:00Z, capacity: 0}]
+policies: [{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: p}, spec: {action: DENY}}]
+workloads: [{uid: a, network: east, addresses: [10.0.0.1], labels: {app: web}, ready: false}]
+`
+	_, c, err := decode("mesh.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := identifier(c, nil); got != "986de86d3766" {
+		t.Errorf("%s: the identifier of the same text has changed", got)
+	}
+	c.TrustDomain = "other.example"
+	if identifier(c, nil) == "986de86d3766" {
+		t.Error("another trust domain has the same identifier")
+	}
 }

@@ -395,10 +395,9 @@ func (w *Watcher) consider(data []byte) {
 		w.Log.Error().Str("file", w.path).Uint64("revision", old.Revision).Err(err).Msg("discovery file refused, keeping the last good state")
 		return
 	}
-	id := identifier(c, data)
 	next, whole := w.list(c)
 	before := w.inForce()
-	if c.Confirm != id && (whole != nil || before.elsewhere.Len() > 0 || !riskless(old, c.RootNamespace, next.Since(w.listing))) {
+	if (c.Confirm == "" || c.Confirm != identifier(c, data)) && (whole != nil || before.elsewhere.Len() > 0 || !riskless(old, c.RootNamespace, next.Since(w.listing))) {
 		if whole == nil {
 			whole, _ = discovery.Build(old.Revision+1, c)
 		}
@@ -406,7 +405,7 @@ func (w *Watcher) consider(data []byte) {
 			if !again {
 				w.holds.Add(1)
 			}
-			w.hold(&held{id: id, sum: is, doc: doc, config: c, why: why})
+			w.hold(&held{id: identifier(c, data), sum: is, doc: doc, config: c, why: why})
 			return
 		}
 	}

@@ -31,7 +31,7 @@ func (p *Pool) enter(e *entry, s *hbone.Session) {
 	p.seq++
 	sh := &shared{e: e, s: s, seq: p.seq, expires: p.cfg.ExpiresAt(e.key, s)}
 	e.sessions = append(e.sessions, sh)
-	s.Observe(e.changed, func() { p.silent(e) })
+	s.Observe(e.changed, func() { p.silent(e, s) })
 	if p.sweep == nil && !p.closed {
 		p.sweep = time.AfterFunc(p.sweepEvery(), p.sweepNow)
 	}

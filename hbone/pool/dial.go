@@ -125,11 +125,11 @@ func (p *Pool) dialFailed(e *entry, err error) {
 	}
 }
 
-// silent is called when the peer of a session of e has become silent. If calls wait for its answer,
-// silent starts a dial to race it. Later calls find the session silent and dial themselves.
-func (p *Pool) silent(e *entry) {
+// silent is called when the peer of s, a session of e, has become silent. If calls wait for its
+// answer, silent starts a dial to race it. Later calls find the session silent and dial themselves.
+func (p *Pool) silent(e *entry, s *hbone.Session) {
 	if p.cfg.Silent != nil {
-		p.cfg.Silent(e.key)
+		p.cfg.Silent(e.key, s)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -70,7 +70,7 @@ type Config struct {
 	// expires; zero means unknown. Default: the peer's certificate.
 	ExpiresAt func(Key, *hbone.Session) time.Time
 	// Silent, if set, is called when the peer of a session becomes silent. It must not block.
-	Silent func(Key)
+	Silent func(Key, *hbone.Session)
 }
 
 func (c Config) withDefaults() Config {

@@ -24,7 +24,7 @@ func forgotten(t *testing.T, p *Pool) (b *backend, old *hbone.Stream) {
 func TestANewConnectionOvertakesAForgottenOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent []Key
-		p := New(Config{Silent: func(k Key) { silent = append(silent, k) }})
+		p := New(Config{Silent: func(k Key, _ *hbone.Session) { silent = append(silent, k) }})
 		b, old := forgotten(t, p)
 		began := time.Now()
 		st := poolOpen(t, p, Key{}, b)

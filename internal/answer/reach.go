@@ -7,8 +7,6 @@ type Reach struct {
 	Process string  `json:"process"` // who has dialled: its kind and name
 	Network string  `json:"network"` // its own
 	Tried   []Tried `json:"tried"`   // by network and address
-	// Transport is lines.transport of the gateway, if it serves QUIC. Then UDP was checked. Empty: it does not.
-	Transport string `json:"transport,omitempty"`
 }
 
 // Tried is one address of a gateway of another network. What is below Address is as far as
@@ -25,9 +23,11 @@ type Tried struct {
 	Connected bool   `json:"connected,omitempty"`
 	Path      *Path  `json:"path,omitempty"`      // nil: no connection could be measured
 	PathError string `json:"pathError,omitempty"` // why it was not
-	// UDP is checked where a tunnel opened, by gateways that serve QUIC. Otherwise nil.
-	UDP      *UDP   `json:"udp,omitempty"`
-	UDPError string `json:"udpError,omitempty"` // why it could not be checked
+	// Transport is that of the gateway for the network, if it is quic or auto (lines.transport, lines.transports). Then UDP is
+	// checked where a tunnel opened, at each address for QUIC.
+	Transport string `json:"transport,omitempty"`
+	UDP       []*UDP `json:"udp,omitempty"`
+	UDPError  string `json:"udpError,omitempty"` // why it could not be checked at some address
 	// Undialled is whether there was no time to dial it beside the others.
 	Undialled bool `json:"undialled,omitempty"`
 }

@@ -37,28 +37,34 @@ func (u *UDP) String() string {
 	return fmt.Sprintf("UDP passes both ways%s, QUIC handshake in %.1f ms", at, u.HandshakeMS)
 }
 
-// UDPFault returns the defect of the path for UDP. It is not ok without one, and if UDP was not checked.
-func (t *Tried) UDPFault() (f Fault, ok bool) {
-	if t.UDP == nil || t.UDP.Failure == "" {
-		return Fault{}, false
+// UDPFaults returns the defects of the path for UDP, one for each address where QUIC does not connect.
+func (t *Tried) UDPFaults() (list []Fault) {
+	for _, u := range t.UDP {
+		if u.Failure != "" {
+			list = append(list, t.udpFault(u))
+		}
 	}
-	at, _ := netip.ParseAddrPort(cmp.Or(t.UDP.Address, t.Address))
-	to := cmp.Or(t.UDP.Address, "it")
+	return list
+}
+
+func (t *Tried) udpFault(u *UDP) Fault {
+	at, _ := netip.ParseAddrPort(cmp.Or(u.Address, t.Address))
+	to := cmp.Or(u.Address, "it")
 	allow := fmt.Sprintf("allow UDP port %d in firewalls, Services and NetworkPolicies", at.Port())
 	const orTCP = ", or set lines.transport: tcp on gateways and node proxies"
-	switch passes := t.Path.packetBytes(); t.UDP.Failure {
+	switch passes := t.Path.packetBytes(); u.Failure {
 	case UDPSilent, UDPBlocked:
-		if passes > 0 && passes < t.UDP.PacketBytes { // as with lines.maxSegment
-			return Fault{fmt.Sprintf("UDP to %s is blocked, or packets of %d bytes are dropped: %s. TCP was checked with packets of up to %d bytes", to, t.UDP.PacketBytes, t.UDP.Error, passes),
-				allow + fmt.Sprintf(", and have packets of %d bytes pass", t.UDP.PacketBytes) + orTCP}, true
+		if passes > 0 && passes < u.PacketBytes { // as with lines.maxSegment
+			return Fault{fmt.Sprintf("UDP to %s is blocked, or packets of %d bytes are dropped: %s. TCP was checked with packets of up to %d bytes", to, u.PacketBytes, u.Error, passes),
+				allow + fmt.Sprintf(", and have packets of %d bytes pass", u.PacketBytes) + orTCP}
 		}
-		return Fault{"UDP to " + to + " is blocked or dropped: " + t.UDP.Error, allow + orTCP}, true
+		return Fault{"UDP to " + to + " is blocked or dropped: " + u.Error, allow + orTCP}
 	case UDPRefused:
 		return Fault{fmt.Sprintf("UDP to %s is refused: no process listens on UDP port %d, or a firewall rejects it", to, at.Port()),
-			"set lines.transport: auto on the gateways there, and " + allow + orTCP}, true
+			"set lines.transport: auto on the gateways there, and " + allow + orTCP}
 	}
-	return Fault{"UDP passes to " + to + ", QUIC does not connect: " + t.UDP.Error,
-		fmt.Sprintf("lead UDP port %d to the same gateways as TCP port %[1]d in Services and load balancers", at.Port()) + orTCP}, true
+	return Fault{"UDP passes to " + to + ", QUIC does not connect: " + u.Error,
+		fmt.Sprintf("lead UDP port %d to the same gateways as TCP port %[1]d in Services and load balancers", at.Port()) + orTCP}
 }
 
 // packetBytes is the size of packets that pass both ways. 0: unknown.

@@ -63,8 +63,8 @@ var rows = []row{
 var calls = map[string]site{
 	"connect": connecting,
 	"accept":  connected, "accept4": connected,
-	"read": connected, "readv": connected, "recvfrom": connected, "recvmsg": connected,
-	"write": connected, "writev": connected, "sendto": connected, "sendmsg": connected,
+	"read": connected, "readv": connected, "recvfrom": connected, "recvmsg": connected, "recvmmsg": connected,
+	"write": connected, "writev": connected, "sendto": connected, "sendmsg": connected, "sendmmsg": connected,
 	"sendfile": connected, "splice": connected, "copy_file_range": connected, "shutdown": connected,
 }
 

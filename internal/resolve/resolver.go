@@ -79,8 +79,8 @@ type missed struct {
 	since   time.Time
 }
 
-// New returns a resolver that has changed called, and not under any lock, when a name leads elsewhere.
-// Run it.
+// New returns a resolver that has changed called, and not under any lock, when a name leads elsewhere, or the
+// first lookup of it fails. Run it.
 func New(lookup Lookup, changed func()) *Resolver {
 	return &Resolver{lookup: lookup, changed: changed, names: map[string]*name{}, wake: make(chan struct{}, 1)}
 }
@@ -197,6 +197,7 @@ func (r *Resolver) ask(ctx context.Context, host string, n *name) {
 	news := false
 	if err != nil {
 		n.failed++
+		news = n.failed == 1 && len(n.addresses) == 0
 		n.due = time.Now().Add(failures.Next(n.failed))
 	} else {
 		now := time.Now()

@@ -184,6 +184,33 @@ func TestWhatANameLedToStays(t *testing.T) {
 	})
 }
 
+// The first failed lookup of a name without addresses is reported, later ones are not.
+func TestFirstFailedLookupIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := &zone{}
+		z.set(ErrNotFound)
+		var reports atomic.Int64
+		r := New(z.lookup, func() { reports.Add(1) })
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { r.Run(ctx) })
+		r.Follow("gw.example.com")
+		time.Sleep(5 * time.Minute)
+		if n := reports.Load(); n != 1 {
+			t.Errorf("%d reports of a name that leads nowhere; want one", n)
+		}
+		z.set(nil, "192.0.2.1")
+		time.Sleep(10 * time.Second)
+		z.set(ErrNotFound)
+		time.Sleep(10 * time.Minute)
+		if n := reports.Load(); n != 2 {
+			t.Errorf("%d reports; want one more, of its address", n)
+		}
+		cancel()
+		run.Wait()
+	})
+}
+
 // By DNS both families are asked for, with search domains, and the shortest time to live
 // counts.
 func TestAnswersOfAServer(t *testing.T) {

@@ -1,0 +1,282 @@
+package nodeproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest/trust"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// udpRig is a node proxy that uses QUIC to west by lines.transport: auto, and servers of the identity of gateways.
+type udpRig struct {
+	t    *testing.T
+	p    *Proxy
+	cert *slowSource // of the certificates of p
+	tls  func(protocols ...string) *tls.Config
+	gw   spiffeid.ID
+}
+
+// slowSource issues certificates after a delay.
+type slowSource struct {
+	identity.Source
+	delay time.Duration
+}
+
+func (s *slowSource) Fetch(ctx context.Context, id spiffeid.ID) (*identity.SVID, error) {
+	if !pause(ctx, s.delay) {
+		return nil, ctx.Err()
+	}
+	return s.Source.Fetch(ctx, id)
+}
+
+func newUDPRig(t *testing.T) *udpRig {
+	t.Helper()
+	ca, err := identity.InitCA(t.TempDir(), trust.Domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := identity.CASource{CA: ca, TTL: time.Hour}
+	r := &udpRig{t: t, cert: &slowSource{Source: issue}, gw: trust.Workload("gateway")}
+	servers := identity.NewManager(issue, zerolog.Nop())
+	if _, err := servers.Get(t.Context(), r.gw); err != nil {
+		t.Fatal(err)
+	}
+	r.tls = func(protocols ...string) *tls.Config { return servers.ServerTLS(r.gw, nil, protocols...) }
+	cfg := DefaultConfig()
+	cfg.Lines.Transports = map[string]string{"west": lines.Auto}
+	r.p = &Proxy{cfg: cfg, data: t.Context(), self: trust.Node("east", "east-1"), ids: identity.NewManager(r.cert, zerolog.Nop()), store: new(discovery.Store),
+		session: hbone.DefaultConfig(), dialHop: dialKernel(0)}
+	r.p.paths = newPaths(t.Context(), func(context.Context, string) (*answer.Path, error) { return nil, errUndeclared })
+	r.p.transports, _ = onQUIC()
+	r.p.transports.probe = r.p.probeUDP
+	return r
+}
+
+// selector returns a copy of the state of west.
+func (r *udpRig) selector() selector {
+	r.p.transports.mu.Lock()
+	defer r.p.transports.mu.Unlock()
+	return r.p.transports.by["west"].selector
+}
+
+// udp is what a server does with UDP.
+type udp int
+
+const (
+	udpServed udp = iota
+	udpSilent
+	udpClosed
+)
+
+// server returns an address on which TCP is served, or its port closed, and the same port of UDP as said.
+func (r *udpRig) server(tcp bool, u udp) netip.AddrPort {
+	r.t.Helper()
+	l, err := tls.Listen("tcp4", "127.0.0.1:0", r.tls("h2"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	if !tcp {
+		l.Close()
+	} else {
+		r.t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() { c.(*tls.Conn).Handshake(); c.Read(make([]byte, 1<<16)); <-r.t.Context().Done(); c.Close() }()
+			}
+		}()
+	}
+	if u == udpClosed {
+		return at
+	}
+	socket, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { socket.Close() })
+	if u == udpServed {
+		q, err := quic.Listen(socket, r.tls(quic.Protocols([]string{"h2"})...), quic.ListenConfig{})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.t.Cleanup(q.Shutdown)
+		go func() {
+			for {
+				pipe, err := q.Accept(r.t.Context())
+				if err != nil {
+					return
+				}
+				go hbone.NewServer(pipe, hbone.DefaultConfig(), func(context.Context, *hbone.Incoming) {}).Serve(r.t.Context())
+			}
+		}()
+	}
+	return at
+}
+
+// gateways makes the gateways of west, each with its addresses.
+func (r *udpRig) gateways(ways ...[]netip.AddrPort) {
+	c := discovery.DefaultConfig()
+	c.Networks = []discovery.Network{{Name: "east"}, {Name: "west"}}
+	for i, at := range ways {
+		c.Gateways = append(c.Gateways, discovery.Gateway{Name: fmt.Sprintf("gw-%d", i), Network: "west", Address: at[0], QUICAddresses: at[1:]})
+	}
+	snap, problems := discovery.Build(1, c)
+	if len(problems) > 0 {
+		r.t.Fatal(problems)
+	}
+	r.p.store.Swap(snap)
+}
+
+func (r *udpRig) dial(source string, at netip.AddrPort) (transport, error) {
+	t, _, err := r.p.dialEither(r.t.Context(), "west", origin{trust.Workload(source), source}, []spiffeid.ID{r.gw}, way{at, at}, "h2")
+	return t, err
+}
+
+// The time until this process has a certificate is no time of a handshake.
+func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
+	r := newUDPRig(t)
+	at := r.server(true, udpServed)
+	r.gateways([]netip.AddrPort{at})
+	r.cert.delay = 1200 * time.Millisecond // longer than the patience of a handshake
+	for what, try := range map[string]func(){
+		"session": func() {
+			o, err := r.dial("shop", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, tcp := o.(*hbone.TLSTransport); tcp {
+				t.Error("a session fell back to TCP because its certificate was late")
+			}
+			o.Close()
+		},
+		"probe": func() {
+			r.p.transports.try(t.Context(), "west", []origin{{id: trust.Workload("other")}}, 0)
+		},
+	} {
+		before := r.selector()
+		try()
+		if s := r.selector(); s.slow != 0 || s.doubts != before.doubts || !s.failed.IsZero() || s.probed == before.probed {
+			t.Errorf("%s: %d slow handshakes, %d doubts, failed %v; want a quick one", what, s.slow, s.doubts, s.failed)
+		}
+	}
+}
+
+// A session that was to use QUIC and fell back to TCP is one over TCP, also when it fails.
+func TestSilentFallbackIsNoQUICFailure(t *testing.T) {
+	key := pool.Key{UID: gatewayUID + "west/gw-0", Address: overQUIC + "192.0.2.1:15008"}
+	for _, c := range []struct {
+		udp  udp
+		want string
+	}{{udpServed, lines.TCP}, {udpClosed, lines.QUIC}} {
+		r := newUDPRig(t)
+		o, err := r.dial("shop", r.server(true, c.udp))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.p.startOuter(o, &mesh.Gateway{Name: "gw-0", Network: "west"}, origin{id: trust.Workload("shop")}, time.Now().Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.p.transports.shook("west", time.Millisecond, nil) // a probe has passed
+		r.p.silent(key, s)
+		if got, _, _ := r.p.transports.now("west"); got != c.want {
+			t.Errorf("a silent session of a dial with UDP %d: new ones use %s, want %s", c.udp, got, c.want)
+		}
+		s.Close(nil)
+	}
+}
+
+// A source from which QUIC fails uses TCP. Others do not.
+func TestFailedHandshakeIsOfItsSource(t *testing.T) {
+	r := newUDPRig(t)
+	x := r.p.transports
+	for what, c := range map[string]struct {
+		udp   udp
+		waits bool // until QUIC has failed, TCP is open
+	}{"silent": {udpSilent, true}, "closed": {udpClosed, false}} {
+		o, err := r.dial(what, r.server(true, c.udp))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, tcp := o.(*hbone.TLSTransport); !tcp {
+			t.Fatalf("%s: %T, want TCP", what, o)
+		}
+		o.Close()
+		if got := x.uses("west", origin{from: "other"}); got != lines.TCP {
+			t.Errorf("%s: %s before a probe, want TCP", what, got)
+		}
+		trust.Eventually(t, "QUIC has failed", func() bool { return x.failedFrom("west", what) })
+		x.shook("west", time.Millisecond, nil) // a probe from another source
+		if own, others := x.uses("west", origin{from: what}), x.uses("west", origin{from: "other"}); own != lines.TCP || others != lines.QUIC {
+			t.Errorf("%s: %s, and %s for others; want TCP and QUIC", what, own, others)
+		}
+		if s := r.selector(); s.doubts != 0 || !s.failed.IsZero() {
+			t.Errorf("%s: %d doubts, failed %v; want none of the network", what, s.doubts, s.failed)
+		}
+	}
+}
+
+// UDP passes if it does to any address of any gateway. It has failed where TCP connects, and QUIC does not.
+func TestProbeTriesSeveralGateways(t *testing.T) {
+	r := newUDPRig(t)
+	good, silent, refused, down, lost := r.server(true, udpServed), r.server(true, udpSilent), r.server(true, udpClosed), r.server(false, udpClosed), r.server(false, udpSilent)
+	alone := r.server(true, udpServed)
+	sources := []origin{{id: trust.Workload("a"), from: "a"}, {id: trust.Workload("b"), from: "b"}}
+	for what, c := range map[string]struct {
+		gateways [][]netip.AddrPort
+		tries    int
+		passes   bool
+		evidence bool
+	}{
+		"one gateway is down":         {[][]netip.AddrPort{{down}, {good}}, 8, true, false},
+		"UDP to one is refused":       {[][]netip.AddrPort{{refused}, {good}}, 8, true, false},
+		"UDP to one is lost":          {[][]netip.AddrPort{{silent}, {good}}, 3, true, false},
+		"an address of UDP is closed": {[][]netip.AddrPort{{alone, refused, good}}, 8, true, false},
+		"all are down":                {[][]netip.AddrPort{{down}, {lost}}, 1, false, false},
+		"UDP is blocked":              {[][]netip.AddrPort{{silent}, {refused}}, 1, false, true},
+		"one is down, UDP is blocked": {[][]netip.AddrPort{{down}, {refused}}, 3, false, true},
+	} {
+		r.gateways(c.gateways...)
+		for range c.tries {
+			began := time.Now()
+			took, err := r.p.probeUDP(t.Context(), "west", sources)
+			if (err == nil) != c.passes || err != nil && isEvidence(err) != c.evidence {
+				t.Errorf("%s: %v; want that it passes: %v, else that it counts: %v", what, err, c.passes, c.evidence)
+			}
+			if took > 300*time.Millisecond || time.Since(began) > 4*time.Second {
+				t.Errorf("%s: a handshake of %v in a probe of %v", what, took, time.Since(began))
+			}
+		}
+	}
+}
+
+// A new QUIC connection to an address that does not respond fails when one over TCP does.
+func TestQUICDialToSilentAddressTakesDialTimeout(t *testing.T) {
+	r := newUDPRig(t)
+	at := r.server(false, udpSilent)
+	began := time.Now()
+	_, _, err := r.p.dialOuter(t.Context(), lines.QUIC, "west", origin{id: trust.Workload("shop")}, []spiffeid.ID{r.gw}, way{at, at}, "h2")
+	if took, limit := time.Since(began), r.p.cfg.Timeouts.Dial; err == nil || took < limit-100*time.Millisecond || took > limit+time.Second {
+		t.Errorf("%v after %v, want a failure after %v", err, took, limit)
+	}
+}
