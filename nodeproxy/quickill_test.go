@@ -164,13 +164,13 @@ func gatewayLoss(t *testing.T, loss syscall.Signal) {
 // The certificates of all processes are renewed under a flow over QUIC, and a connection stays open.
 func TestCertificatesAreRenewedByQUIC(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 6 s")
+		t.Skip("takes 13 s")
 	}
 	p := quicPair(t, 1)
 	p.Gateway("west", "gw-2")
 	gateways, nodes := p.EachGateway, p.EachNode
-	p.EachGateway = func(c *gateway.Config) { gateways(c); c.Identity.TTL = 4 * time.Second }
-	p.EachNode = func(c *nodeproxy.Config) { nodes(c); c.Identity.TTL = 4 * time.Second }
+	p.EachGateway = func(c *gateway.Config) { gateways(c); c.Identity.TTL = 8 * time.Second }
+	p.EachNode = func(c *nodeproxy.Config) { nodes(c); c.Identity.TTL = 8 * time.Second }
 	p.Start()
 	open, err := meshtest.Dial(p.listen.hello)
 	if err != nil {
