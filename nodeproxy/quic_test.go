@@ -3,6 +3,7 @@ package nodeproxy_test
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,6 +35,34 @@ func TestCallAcrossByQUIC(t *testing.T) {
 		if _, err := meshtest.Hello(p.listen.hello); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Connections that are open at once are spread over QUIC streams and QUIC connections.
+func TestConnectionsSpreadOverQUIC(t *testing.T) {
+	p := quicPair(t, 1)
+	p.Start()
+	const connections = 40
+	var all sync.WaitGroup
+	for range connections {
+		all.Go(func() {
+			c, err := meshtest.Dial(p.listen.hello)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			if _, err := meshtest.Ask(c, "1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	sessions := func(process string) int { return int(p.Process(process).Metric(t, "isthmus_admitted_sessions")) }
+	inner, outer := sessions("node proxy west-1"), sessions("gateway west/gw-1")
+	t.Logf("%d connections: %d sessions with the pod, on %d QUIC connections", connections, inner, outer)
+	if inner < connections/8 || outer < inner/2 {
+		t.Errorf("%d connections are in %d sessions with the pod, on %d QUIC connections, want at most 8 connections in each, and 2 sessions", connections, inner, outer)
 	}
 }
 

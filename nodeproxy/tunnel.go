@@ -341,12 +341,19 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 	if err != nil {
 		return nil, inHandshake(hopInner, err)
 	}
-	return p.startSession(t, source, expiry)
+	most := maxStreams
+	if outer.Session().Base().Conn() == nil {
+		most = quicStreams
+	}
+	return p.startSession(t, source, expiry, most)
 }
 
-// startSession starts a session with the client identity source. Its certificate expires at notAfter.
-func (p *Proxy) startSession(t hbone.Transport, source spiffeid.ID, notAfter time.Time) (*hbone.Session, error) {
-	s, err := hbone.StartClient(t, p.sessionConfig(source, notAfter))
+// startSession starts a session with the client identity source, which has at most that many streams. Its certificate expires at
+// notAfter.
+func (p *Proxy) startSession(t hbone.Transport, source spiffeid.ID, notAfter time.Time, most int) (*hbone.Session, error) {
+	c := p.sessionConfig(source, notAfter)
+	c.MaxStreams = most
+	s, err := hbone.StartClient(t, c)
 	if err == nil && p.started != nil {
 		p.started(s)
 	}
@@ -364,13 +371,15 @@ func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spif
 	return cfg, svid.NotAfter(), err // early if the certificate was renewed in between
 }
 
+// maxStreams is how many streams a session has at most, other than over QUIC.
+const maxStreams = 100
+
 // sessionConfig returns the configuration of a session with the client identity source. Its
 // certificate expires at notAfter.
 func (p *Proxy) sessionConfig(source spiffeid.ID, notAfter time.Time) hbone.Config {
 	c := p.session
 	c.Owner = source.String()
 	c.NotAfter, c.ExpiryGrace = notAfter, p.cfg.Timeouts.CertificateGrace
-	c.MaxStreams = 100
 	c.SettingsTimeout, c.ConnectTimeout = p.cfg.Timeouts.Handshake, p.cfg.Timeouts.Connect
 	return c
 }
@@ -383,7 +392,7 @@ func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr net
 		if err != nil {
 			return nil, err
 		}
-		return p.startSession(t, source.id, expiry)
+		return p.startSession(t, source.id, expiry, maxStreams)
 	}
 }
 
