@@ -30,7 +30,7 @@ func awaitQUIC(t *testing.T, d time.Duration) bool {
 	var measured, stop atomic.Bool
 	for range echoes {
 		all.Go(func() {
-			if _, err := messages(double, &measured, &stop); err != nil {
+			if _, err := messages(double, busyPause, &measured, &stop); err != nil {
 				t.Errorf("messages before the measurement: %v", err)
 			}
 		})

@@ -24,6 +24,9 @@ const (
 	echoes   = 64              // connections that send 1 KiB and wait for it, again and again
 	echoSize = 1 << 10         // bytes
 	bulkFor  = 8 * time.Second // how long the transfer is measured
+
+	busyPause  = 10 * time.Millisecond // between the messages of a connection
+	pacedPause = 50 * time.Millisecond
 )
 
 // busyLine is one of 100 Mbit/s with a round trip of 40 ms.
@@ -41,15 +44,17 @@ type arm struct {
 var beforeLines = arm{"before", []string{"ISTHMUS_LINES_CONGESTION_CONTROL=host", "ISTHMUS_LINES_UNSENT_BYTES=0", "ISTHMUS_LINES_USER_TIMEOUT=0", "ISTHMUS_DISABLE=bulk-apart"}}
 var withLines = arm{"now", nil}
 
-// besideBulk is what came of a transfer and of the messages beside it.
+// besideBulk is the result of a transfer and of the messages beside it.
 type besideBulk struct {
-	bulk     float64       // Mbit/s that arrived
-	p50, p99 time.Duration // of a message and its echo
-	failed   int
+	bulk          float64       // Mbit/s that arrived
+	messages      int           // that were measured
+	p50, p90, p99 time.Duration // of a message and its echo
+	failed        int           // connections
 }
 
 func (b besideBulk) String() string {
-	return fmt.Sprintf("%.1f Mbit/s beside echoes of %v (p50), %v (p99), %d failed", b.bulk, b.p50.Round(time.Millisecond), b.p99.Round(time.Millisecond), b.failed)
+	ms := time.Millisecond
+	return fmt.Sprintf("%.1f Mbit/s beside %d echoes of %v (p50), %v (p90), %v (p99), %d failed", b.bulk, b.messages, b.p50.Round(ms), b.p90.Round(ms), b.p99.Round(ms), b.failed)
 }
 
 // congestion sets the default congestion control of both ends of the line to the first that network namespaces may have.
@@ -114,8 +119,9 @@ func transfer(p path, during time.Duration) (bytes uint64, err error) {
 	return binary.BigEndian.Uint64(n[:]), err
 }
 
-// messages sends messages on one connection until stop, and returns how long each took that began while measured.
-func messages(p path, measured, stop *atomic.Bool) (took []time.Duration, err error) {
+// messages sends messages on one connection with pauses between them until stop, and returns how long each took that began
+// while measured.
+func messages(p path, pause time.Duration, measured, stop *atomic.Bool) (took []time.Duration, err error) {
 	c, err := here.connect(p)
 	if err != nil {
 		return nil, err
@@ -137,15 +143,15 @@ func messages(p path, measured, stop *atomic.Bool) (took []time.Duration, err er
 		if counts {
 			took = append(took, time.Since(begin))
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(pause)
 	}
 	return took, nil
 }
 
-// measure has a transfer beside messages. A transfer before that has ended when the messages begin.
-func measure(t *testing.T, p path) (b besideBulk) {
+// measure runs a transfer beside messages. An earlier transfer has ended when the messages begin.
+func measure(t *testing.T, bulk, small path, pause time.Duration) (b besideBulk) {
 	t.Helper()
-	if _, err := transfer(p, time.Second); err != nil {
+	if _, err := transfer(bulk, time.Second); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * time.Second)
@@ -155,7 +161,7 @@ func measure(t *testing.T, p path) (b besideBulk) {
 	var took []time.Duration
 	for range echoes {
 		all.Go(func() {
-			d, err := messages(p, &measured, &stop)
+			d, err := messages(small, pause, &measured, &stop)
 			mu.Lock()
 			defer mu.Unlock()
 			took = append(took, d...)
@@ -167,7 +173,7 @@ func measure(t *testing.T, p path) (b besideBulk) {
 	time.Sleep(2 * time.Second)
 	measured.Store(true)
 	begin := time.Now()
-	bytes, err := transfer(p, bulkFor)
+	bytes, err := transfer(bulk, bulkFor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,8 +184,25 @@ func measure(t *testing.T, p path) (b besideBulk) {
 	if len(took) == 0 {
 		t.Fatal("no message had an echo")
 	}
-	b.p50, b.p99 = took[len(took)/2], took[len(took)*99/100]
+	b.messages, b.p50, b.p90, b.p99 = len(took), took[len(took)/2], took[len(took)*9/10], took[len(took)*99/100]
 	return b
+}
+
+// losses returns what the variable WAN_LOSS has, separated by commas, or else all.
+func losses(t *testing.T, all ...float64) (list []float64) {
+	t.Helper()
+	s := os.Getenv("WAN_LOSS")
+	if s == "" {
+		return all
+	}
+	for f := range strings.SplitSeq(s, ",") {
+		var x float64
+		if _, err := fmt.Sscan(f, &x); err != nil {
+			t.Fatalf("WAN_LOSS=%s: %v", s, err)
+		}
+		list = append(list, x)
+	}
+	return list
 }
 
 // The figures of docs/lines.md, in ratios of two ways to set up the same processes on the same line.
@@ -187,19 +210,8 @@ func TestSmallMessagesBesideBulk(t *testing.T) {
 	need(t)
 	notShort(t)
 	t.Cleanup(func() { congestion(t, "bbr"); set(t, withLines) })
-	losses := []float64{0, 0.001, 0.01, 0.03}
-	if s := os.Getenv("WAN_LOSS"); s != "" {
-		losses = nil
-		for f := range strings.SplitSeq(s, ",") {
-			var x float64
-			if _, err := fmt.Sscan(f, &x); err != nil {
-				t.Fatal(err)
-			}
-			losses = append(losses, x)
-		}
-	}
 	for _, algorithms := range [][]string{{"cubic", "reno"}, {"bbr"}} {
-		for _, loss := range losses {
+		for _, loss := range losses(t, 0, 0.001, 0.01, 0.03) {
 			t.Run(fmt.Sprintf("%s hosts, loss %g", algorithms[0], loss), func(t *testing.T) {
 				congestion(t, algorithms...)
 				here.link.Set(busyLine(loss))
@@ -207,7 +219,7 @@ func TestSmallMessagesBesideBulk(t *testing.T) {
 				var was besideBulk
 				for _, a := range []arm{beforeLines, withLines} {
 					set(t, a)
-					b := measure(t, double)
+					b := measure(t, double, double, busyPause)
 					t.Logf("%-6s %v", a.name, b)
 					if b.failed > 0 {
 						t.Errorf("%s: %d connections failed", a.name, b.failed)

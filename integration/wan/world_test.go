@@ -51,7 +51,7 @@ var (
 )
 
 // services in the order of their virtual addresses, 240.240.0.0 and so on.
-var services = []string{"near-ours", "far-ours", "near-stock", "far-stock", "both"}
+var services = []string{"near-ours", "far-ours", "near-stock", "far-stock", "both", "archive"}
 
 // entries are the listeners of our client's node proxy, by workload and service.
 var entries = map[[2]string]string{
@@ -60,6 +60,7 @@ var entries = map[[2]string]string{
 	{"shop", "far-stock"}: "127.0.0.1:16102",
 	{"shop", "both"}:      "127.0.0.1:16103",
 	{"till", "far-ours"}:  "127.0.0.1:16104",
+	{"shop", "archive"}:   "127.0.0.1:16105",
 }
 
 // world is everything that runs.
