@@ -52,6 +52,9 @@ func (g *Gateway) acceptQUIC(ctx context.Context) {
 	for {
 		t, err := g.quic.Accept(ctx)
 		if err != nil {
+			if ctx.Err() == nil {
+				g.log.Error().Err(err).Str("remedy", "restart the gateway").Msg("QUIC is no longer served")
+			}
 			return
 		}
 		svid, err := g.ids.Get(g.background, g.self.Identity)

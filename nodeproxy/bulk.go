@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -24,8 +25,9 @@ const (
 	bulkMost   = 4096             // destinations that are remembered
 	bulkWeight = 4                // a connection counts as one in so many
 
-	// QUIC without bbr may leave bulk a small part of the rate by which package flow knows it, and data arrives in pieces of
-	// a packet. There, quicBulk bytes within quicBulkTime are bulk.
+	// QUIC without bbr may leave bulk a small part of the rate by which package flow detects it, and data arrives in pieces of
+	// a packet. There, quicBulk bytes of one direction within quicBulkTime are bulk, without a byte of the other direction
+	// between them.
 	quicBulk     = 256 << 10
 	quicBulkTime = 4 * time.Second
 )
@@ -99,14 +101,15 @@ type bulkWatch struct {
 	sent     flow.Bulk // used by the goroutine that reads from the application
 	received flow.Bulk // used by the one that writes to it
 	once     sync.Once
-	quic     bool // the session is over QUIC
+	quic     bool                      // the session is over QUIC
+	latest   atomic.Pointer[flow.Bulk] // direction of the latest data, over QUIC
 }
 
 // watch returns the options of the connection's relay.
 func (w *bulkWatch) watch(o hbone.RelayOptions) hbone.RelayOptions {
 	look := func(b *flow.Bulk) func(p []byte) bool {
 		if w.quic {
-			return w.lookQUIC()
+			return w.lookQUIC(b)
 		}
 		return func(p []byte) bool {
 			if !b.Add(len(p)) {
@@ -125,10 +128,13 @@ func (w *bulkWatch) watch(o hbone.RelayOptions) hbone.RelayOptions {
 	return o
 }
 
-// lookQUIC is what watch calls for one direction of a connection over QUIC.
-func (w *bulkWatch) lookQUIC() func(p []byte) bool {
+// lookQUIC returns what watch calls for the direction b of a connection over QUIC.
+func (w *bulkWatch) lookQUIC(b *flow.Bulk) func(p []byte) bool {
 	n, since := 0, time.Time{}
 	return func(p []byte) bool {
+		if w.latest.Swap(b) != b {
+			n, since = 0, time.Now()
+		}
 		if n += len(p); n < quicBulk {
 			return true
 		}

@@ -155,20 +155,25 @@ func TestBulkOverQUICIsFoundAtLowRate(t *testing.T) {
 		quic  bool
 		piece int
 		every time.Duration
+		echo  bool
 		want  bool
 	}{
-		{"1 Mbit/s in packets over QUIC", true, 1200, 10 * time.Millisecond, true},
-		{"the same over TCP", false, 1200, 10 * time.Millisecond, false},
-		{"1 KiB, 20 times a second over QUIC", true, 1024, 50 * time.Millisecond, false},
+		{"1 Mbit/s in packets over QUIC", true, 1200, 10 * time.Millisecond, false, true},
+		{"the same over TCP", false, 1200, 10 * time.Millisecond, false, false},
+		{"1 KiB, 20 times a second over QUIC", true, 1024, 50 * time.Millisecond, false, false},
+		{"1 KiB and its echo, 100 times a second over QUIC", true, 1024, 10 * time.Millisecond, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var h bulkHistory
 				w := &bulkWatch{h: &h, to: bulkTo{torturedID("shop"), "a:80"}, quic: c.quic}
-				piece, seen := make([]byte, c.piece), w.watch(hbone.RelayOptions{}).OnSend
+				piece, seen := make([]byte, c.piece), w.watch(hbone.RelayOptions{})
 				for range 1000 {
 					time.Sleep(c.every)
-					if !seen(piece) {
+					if c.echo {
+						seen.OnReply(piece)
+					}
+					if !seen.OnSend(piece) {
 						break
 					}
 				}
