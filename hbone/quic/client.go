@@ -139,7 +139,7 @@ func (c *client) connectionEnded() {
 	switch err := c.lost(); {
 	case err == nil:
 		c.session.Close(nil)
-	case errors.As(err, &app):
+	case errors.As(err, &app): // of the peer
 		c.session.GoAway(toH2(app.ErrorCode), app.ErrorMessage)
 	default:
 		c.pipe.End(err)

@@ -358,14 +358,20 @@ func (c *conn) close(code uint64, text string) {
 	c.q.CloseWithError(quicgo.ApplicationErrorCode(code), text)
 }
 
-// lost returns the error that closed the connection, nil if one side closed it in order.
+// lost returns the error that closed the connection, nil if one side closed it in order, or this side with its session. A
+// violation by the peer is a ProtocolError.
 func (c *conn) lost() error {
 	cause := context.Cause(c.q.Context())
 	var app *quicgo.ApplicationError
-	if errors.As(cause, &app) && (!app.Remote || app.ErrorCode == codeNoError) {
+	switch {
+	case !errors.As(cause, &app):
+		return withAlert(cause)
+	case app.ErrorCode == codeNoError, !app.Remote && app.ErrorCode == codeInternal:
 		return nil
+	case !app.Remote:
+		return &hbone.ProtocolError{Code: toH2(app.ErrorCode), Reason: "HTTP/3: " + app.ErrorMessage}
 	}
-	return withAlert(cause)
+	return cause
 }
 
 // down reports that the QUIC connection is closed.
