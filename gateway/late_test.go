@@ -31,9 +31,9 @@ func lateGateway(t *testing.T, late bool) (*Gateway, *mesh.Workload) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := podAt(1, "127.0.0.1")
 	g.backends = newBackends("west", cfg.OutlierDetection, nothingWitnessed, reprobe.New[mesh.EndpointID](ctx, hopSchedule),
-		func(context.Context, *mesh.Workload) error { return errors.New("not asked here") },
+		func(context.Context, *mesh.Workload) error { return os.ErrDeadlineExceeded },
 		func(mesh.EndpointID) *mesh.Workload { return w }, g.log, func(*mesh.Workload) {})
-	g.backends.late = func(time.Time) bool { return true } // leaves out what probes say
+	g.backends.late = func(time.Time) bool { return true } // probes that time out change no health
 	t.Cleanup(func() {
 		cancel()
 		g.backends.prober.Wait()

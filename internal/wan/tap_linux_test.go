@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -101,26 +100,19 @@ func awaitEcho(c net.Conn, number uint32, within time.Duration, sent bool) (time
 	}
 }
 
+// An echo takes at least the delay of both ways. What a busy machine adds is unbounded, so
+// TestEveryFrameArrivesAfterTheDelayBothWays checks exact times on a simulated clock.
 func TestEchoTakesTwoDelays(t *testing.T) {
 	l, c := joined(t)
-	// The fastest says what the link adds; a busy machine adds to the others.
-	fastest := func() time.Duration {
-		var all []time.Duration
-		for i := range uint32(25) {
-			took, err := ping(c, 100+i, 5*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, took)
-		}
-		slices.Sort(all)
-		t.Logf("delay %v: median %v, from %v to %v", l.There.Conditions().Delay, all[len(all)/2], all[0], all[len(all)-1])
-		return all[0]
-	}
-	none := fastest()
 	l.Set(wan.Conditions{Delay: delay})
-	if added := fastest() - none; added < 2*delay-delay/10 || added > 2*delay+delay/4 {
-		t.Errorf("a delay of %v each way adds %v to an echo", delay, added)
+	for i := range uint32(25) {
+		took, err := ping(c, 100+i, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took < 2*delay {
+			t.Errorf("with a delay of %v each way an echo took %v", delay, took)
+		}
 	}
 }
 
