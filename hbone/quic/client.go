@@ -165,12 +165,16 @@ func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	close(x.inDone)
+	var v *violation
+	if errors.As(err, &v) {
+		c.violated(v, qs)
+	}
 	c.failed(ctx, in, err)
 	switch {
 	case err == nil:
-		x.cancel(codeRequestCancelled)
+		abort(qs, codeRequestCancelled)
 	case !x.left.Load():
-		x.cancel(resetCode(err))
+		abort(qs, resetCode(err))
 	}
 	in.Early().SetReadDeadline(time.Unix(1, 0)) // frees out
 }
@@ -191,9 +195,9 @@ func (c *client) failed(ctx context.Context, in *hbone.Incoming, err error) {
 	case err == nil:
 	case reset:
 		in.Reset(toH2(code))
-	case errors.As(err, &v):
+	case errors.As(err, &v) && v.streamError():
 		in.Reset(toH2(v.code))
-	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
+	case err == io.EOF:
 		in.Reset(http2.ErrCodeProtocol)
 	default:
 		c.awaitEnd(ctx)

@@ -354,6 +354,15 @@ func (c *conn) isOurs() bool {
 	return c.ours
 }
 
+// violated resets qs for a stream error, and closes the connection for a connection error.
+func (c *conn) violated(v *violation, qs *quicgo.Stream) {
+	if v.streamError() {
+		abort(qs, quicgo.StreamErrorCode(v.code))
+	} else {
+		c.close(v.code, v.text)
+	}
+}
+
 func (c *conn) close(code uint64, text string) {
 	c.q.CloseWithError(quicgo.ApplicationErrorCode(code), text)
 }

@@ -2,7 +2,6 @@ package quic
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -39,8 +38,6 @@ type section struct {
 	header hbone.Header
 }
 
-var errTooLarge = errors.New("hbone: field section is too large")
-
 // decode reads a field section. Its size is bounded as RFC 9114 §4.2.2 counts it.
 func decode(b []byte) (s section, err error) {
 	next := qpack.NewDecoder().Decode(b)
@@ -54,7 +51,7 @@ func decode(b []byte) (s section, err error) {
 			return s, broke(codeDecompression, "%v", err)
 		}
 		if size += len(f.Name) + len(f.Value) + 32; size > maxHeaderBlock {
-			return s, errTooLarge
+			return s, broke(codeExcessiveLoad, "field section of more than %d bytes", maxHeaderBlock)
 		}
 		if f.IsPseudo() {
 			if _, twice := s.pseudo[f.Name]; twice || len(s.header) > 0 {

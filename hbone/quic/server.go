@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -272,8 +273,7 @@ func (s *server) accept() {
 		s.smu.Unlock()
 		if closed {
 			if _, failed := s.failed(); !failed { // otherwise the connection closes with the reason
-				qs.CancelWrite(codeRequestRejected)
-				qs.CancelRead(codeRequestRejected)
+				abort(qs, codeRequestRejected)
 			}
 			continue
 		}
@@ -288,7 +288,7 @@ func (s *server) accept() {
 // without SETTINGS goes elsewhere.
 func (s *server) run() {
 	if s.session.AwaitSettings(context.Background()) == nil && s.open() != nil {
-		s.session.Close(nil)
+		s.close(codeStreamCreation, "no control stream is allowed") // nothing, if it is closed
 	}
 	for done := false; !done; {
 		select {
@@ -357,20 +357,19 @@ func (s *server) request(qs *quicgo.Stream) {
 	qs.SetReadDeadline(time.Now().Add(headersWithin))
 	sec, err := f.section()
 	qs.SetReadDeadline(time.Time{})
-	cancel := func(code quicgo.StreamErrorCode) {
-		qs.CancelWrite(code)
-		qs.CancelRead(code)
-	}
 	var v *violation
 	switch {
-	case err == errTooLarge, errors.As(err, &v) && v.code == codeExcessiveLoad:
+	case errors.As(err, &v) && v.code == codeExcessiveLoad:
 		refuse(qs, 431, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
 		return
 	case errors.As(err, &v):
-		cancel(quicgo.StreamErrorCode(v.code))
+		s.violated(v, qs)
+		return
+	case err == io.EOF:
+		abort(qs, codeRequestIncomplete)
 		return
 	case err != nil:
-		cancel(codeRequestCancelled)
+		abort(qs, codeRequestCancelled)
 		return
 	case sec.pseudo[":method"] != "CONNECT" || len(sec.pseudo) != 2:
 		refuse(qs, 400, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
@@ -379,7 +378,7 @@ func (s *server) request(qs *quicgo.Stream) {
 	st, err := s.session.Start(&hbone.Request{Authority: sec.pseudo[":authority"], Header: sec.header})
 	if err != nil {
 		if _, failed := s.failed(); !failed {
-			cancel(codeRequestRejected) // full, or about to end
+			abort(qs, codeRequestRejected) // full, or about to end
 		}
 		return
 	}
@@ -421,7 +420,7 @@ func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
 	if resp != nil && resp.Status != 200 {
 		refuse(qs, resp.Status, resp.Header)
 	} else if _, failed := s.failed(); !failed {
-		x.cancel(resetCode(err))
+		abort(qs, resetCode(err))
 		st.Reset(toH2(resetCode(err)))
 	}
 	close(x.outDone)

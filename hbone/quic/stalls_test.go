@@ -113,17 +113,8 @@ func TestUnreadStreamDoesNotHoldClosedSession(t *testing.T) {
 // A client waits for the response of a server that has stopped reading.
 func TestLateRefusalIsDelivered(t *testing.T) {
 	r := newRig(t, rigConfig{})
-	l, err := quicgo.ListenAddr("127.0.0.1:0", r.ids.ServerTLS(serverID, nil, "h3"), &quicgo.Config{})
-	check(t, err)
-	defer l.Close()
-	go func() {
-		q, err := l.Accept(t.Context())
-		if err != nil {
-			return
-		}
-		ctrl, _ := q.OpenUniStream()
-		ctrl.Write(appendFrame([]byte{streamControl}, frameSettings))
-		qs, err := q.AcceptStream(t.Context())
+	s := r.rawServer(emptySettings, func(q *quicgo.Conn) {
+		qs, err := q.AcceptStream(context.Background())
 		if err != nil {
 			return
 		}
@@ -131,13 +122,8 @@ func TestLateRefusalIsDelivered(t *testing.T) {
 		time.Sleep(2 * stallCheck) // the response was lost
 		qs.Write(responseBlock(503, hbone.Header{header.NameReason: string(header.ReasonNoEndpoint)}))
 		qs.Close()
-	}()
-	p, err := Dial(t.Context(), udp(t), l.Addr(), r.clientTLS(), DialConfig{})
-	check(t, err)
-	s, err := hbone.StartClient(p, hbone.DefaultConfig())
-	check(t, err)
-	defer func() { s.Close(nil); <-s.Closed() }()
-	_, _, err = s.Open(t.Context(), &hbone.Request{Authority: "app.default:80"})
+	})
+	_, _, err := s.Open(t.Context(), &hbone.Request{Authority: "app.default:80"})
 	var status *hbone.StatusError
 	if !errors.As(err, &status) || status.Status != 503 || status.Reason() != header.ReasonNoEndpoint {
 		t.Errorf("got %v, want 503 no_endpoint", err)
