@@ -244,7 +244,7 @@ func (x *exchange) section() (section, error) { return x.frames.section() }
 
 func (f *frames) section() (section, error) {
 	for {
-		kind, _, err := f.next()
+		kind, err := f.next()
 		switch {
 		case err != nil:
 			return section{}, err

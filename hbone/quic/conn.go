@@ -177,7 +177,7 @@ func (c *conn) readUni(s *quicgo.ReceiveStream) error {
 }
 
 func (c *conn) readControl(f *frames) error {
-	kind, _, err := f.next()
+	kind, err := f.next()
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (c *conn) readControl(f *frames) error {
 		return err
 	}
 	for {
-		kind, _, err := f.next()
+		kind, err := f.next()
 		if err != nil {
 			return err
 		}

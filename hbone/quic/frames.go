@@ -77,16 +77,15 @@ type frames struct {
 // newFrames reads ahead next to nothing: large payloads go past the buffer.
 func newFrames(r io.Reader) *frames { return &frames{r: bufio.NewReaderSize(r, 512)} }
 
-// next returns the header of the next frame; io.EOF at the end of the stream.
-func (f *frames) next() (kind, length uint64, err error) {
+// next returns the type of the next frame; io.EOF at the end of the stream.
+func (f *frames) next() (kind uint64, err error) {
 	if _, err := f.r.Peek(1); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	if kind, err = quicvarint.Read(f.r); err == nil {
-		length, err = quicvarint.Read(f.r)
+		f.left, err = quicvarint.Read(f.r)
 	}
-	f.left = length
-	return kind, length, unexpectedEnd(err)
+	return kind, unexpectedEnd(err)
 }
 
 // whole returns the payload of the current frame, of at most max bytes. It holds what has arrived, not what the peer claims.
@@ -113,24 +112,18 @@ func (f *frames) skip() error {
 }
 
 // data waits for payload of the next DATA frames and reports that there is some. It returns io.EOF
-// at the end of the stream. Unknown frames are skipped, trailers end the stream.
+// at the end of the stream. Unknown frames are skipped. A CONNECT has no trailers (RFC 9114 §4.4).
 func (f *frames) data() error {
 	for f.left == 0 {
-		kind, length, err := f.next()
+		kind, err := f.next()
 		switch {
 		case err != nil:
 			return err
 		case kind == frameData:
 		case kind == frameReset:
 			return f.reset()
-		case kind == frameHeaders && length <= maxHeaderBlock: // trailers are not used
-			if err := f.skip(); err != nil {
-				return err
-			}
-		case kind == frameHeaders:
-			return broke(codeExcessiveLoad, "trailers of %d bytes", length)
-		case forbidden(kind):
-			return broke(codeFrameUnexpected, "frame of type %#x on a request stream", kind)
+		case kind == frameHeaders || forbidden(kind):
+			return broke(codeFrameUnexpected, "frame of type %#x behind a CONNECT", kind)
 		default:
 			if err := f.skip(); err != nil {
 				return err

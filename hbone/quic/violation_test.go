@@ -79,6 +79,7 @@ func TestViolationClosesConnection(t *testing.T) {
 		{name: "SETTINGS before HEADERS", request: appendFrame(nil, frameSettings), code: codeFrameUnexpected},
 		{name: "DATA before HEADERS", request: appendFrame(nil, frameData, 'x'), code: codeFrameUnexpected},
 		{name: "SETTINGS behind HEADERS", head: true, request: appendFrame(nil, frameSettings), code: codeFrameUnexpected},
+		{name: "HEADERS behind HEADERS", head: true, request: appendFrame(responseBlock(200, nil), frameData, 'x'), code: codeFrameUnexpected},
 		{name: "end in HEADERS", request: []byte{frameHeaders, 10, 0, 0}, code: codeFrame},
 		{name: "end in DATA", head: true, request: []byte{frameData, 10, 'x'}, code: codeFrame},
 		{name: "end in a type", head: true, request: []byte{0x40}, code: codeFrame},
