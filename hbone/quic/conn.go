@@ -84,14 +84,13 @@ type conn struct {
 	q          *quicgo.Conn
 	memory     Memory
 	client     bool
-	onGoAway   func()                   // the peer accepts no further requests
+	onGoAway   func(id quicgo.StreamID) // the peer opens or accepts no further requests, and processes none from id on
 	onWithdraw func(id quicgo.StreamID) // of a request
 	ctrl       *quicgo.SendStream       // belongs to flush
 	ready      chan struct{}            // closed when the peer's SETTINGS are in
 	bye        chan struct{}            // closed when frameBye was received
 	got        map[uint64]bool          // types of the peer's unidirectional streams, guarded by mu
-
-	leaves sync.Once // onGoAway was called
+	goAwayID   uint64                   // of the peer's last GOAWAY; belongs to readControl
 
 	mu      sync.Mutex
 	ours    bool     // it understands our frames
@@ -104,7 +103,7 @@ func newConn(q *quicgo.Conn, client bool, m Memory) *conn {
 	if m.Owner == "" {
 		m.Owner = hbone.PeerOf(q.ConnectionState().TLS).ID.String()
 	}
-	return &conn{q: q, client: client, memory: m, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, sending: true}
+	return &conn{q: q, client: client, memory: m, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, goAwayID: quicvarint.Max, sending: true}
 }
 
 // open opens our control stream. Frames given to control before follow SETTINGS.
@@ -259,7 +258,15 @@ func (c *conn) take(kind uint64, b []byte) error {
 			answer()
 		}
 	case frameGoAway:
-		c.leaves.Do(func() { go c.onGoAway() })
+		id, n, err := quicvarint.Parse(b)
+		switch {
+		case err != nil || n < len(b):
+			return broke(codeFrame, "malformed GOAWAY")
+		case id > c.goAwayID, c.client && id%4 != 0: // RFC 9114 §5.2
+			return broke(codeID, "GOAWAY with ID %d", id)
+		}
+		c.goAwayID = id
+		c.onGoAway(quicgo.StreamID(id))
 	case frameBye:
 		select {
 		case <-c.bye:
@@ -267,7 +274,7 @@ func (c *conn) take(kind uint64, b []byte) error {
 		default:
 			close(c.bye)
 		}
-		c.leaves.Do(func() { go c.onGoAway() })
+		c.onGoAway(quicgo.StreamID(c.goAwayID))
 	case frameWithdraw:
 		id, _, err := quicvarint.Parse(b)
 		if err != nil {

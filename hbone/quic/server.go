@@ -202,7 +202,7 @@ func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 	s.session = session
 	session.Observe(s.changed, nil)
 	s.onWithdraw = s.withdraw
-	s.onGoAway = session.CloseWhenIdle
+	s.onGoAway = func(quicgo.StreamID) { session.CloseWhenIdle() }
 	l.mu.Lock()
 	l.open++
 	l.mu.Unlock()

@@ -113,7 +113,7 @@ func TestUnreadStreamDoesNotHoldClosedSession(t *testing.T) {
 // A client waits for the response of a server that has stopped reading.
 func TestLateRefusalIsDelivered(t *testing.T) {
 	r := newRig(t, rigConfig{})
-	s := r.rawServer(emptySettings, func(q *quicgo.Conn) {
+	s := r.rawServer(emptySettings, func(q *quicgo.Conn, _ *quicgo.SendStream) {
 		qs, err := q.AcceptStream(context.Background())
 		if err != nil {
 			return

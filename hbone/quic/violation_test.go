@@ -3,19 +3,22 @@ package quic
 import (
 	"context"
 	"errors"
+	"io"
+	"slices"
 	"testing"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/quicvarint"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
 // emptySettings begin a control stream.
-var emptySettings = appendFrame([]byte{streamControl}, frameSettings)
+var emptySettings = slices.Clip(appendFrame([]byte{streamControl}, frameSettings))
 
 // rawServer returns a session with a server that speaks HTTP/3 by hand: control on its control stream, then serve.
-func (r *rig) rawServer(control []byte, serve func(q *quicgo.Conn)) *hbone.Session {
+func (r *rig) rawServer(control []byte, serve func(q *quicgo.Conn, ctrl *quicgo.SendStream)) *hbone.Session {
 	r.t.Helper()
 	l, err := quicgo.Listen(udp(r.t), r.ids.ServerTLS(serverID, nil, "h3"), nil)
 	check(r.t, err)
@@ -24,10 +27,12 @@ func (r *rig) rawServer(control []byte, serve func(q *quicgo.Conn)) *hbone.Sessi
 		if err != nil {
 			return
 		}
-		if ctrl, err := q.OpenUniStream(); err == nil {
-			ctrl.Write(control)
+		ctrl, err := q.OpenUniStream()
+		if err != nil {
+			return
 		}
-		serve(q)
+		ctrl.Write(control)
+		serve(q, ctrl)
 	}()
 	p, err := Dial(context.Background(), udp(r.t), l.Addr(), r.clientTLS(), DialConfig{})
 	check(r.t, err)
@@ -40,6 +45,9 @@ func (r *rig) rawServer(control []byte, serve func(q *quicgo.Conn)) *hbone.Sessi
 	})
 	return s
 }
+
+// goAway is a GOAWAY with id.
+func goAway(id uint64) []byte { return appendFrame(nil, frameGoAway, quicvarint.Append(nil, id)...) }
 
 // closedWith waits until the peer of q has closed it, and checks the code.
 func closedWith(t testing.TB, q *quicgo.Conn, code quicgo.ApplicationErrorCode) {
@@ -76,6 +84,10 @@ func TestViolationClosesConnection(t *testing.T) {
 	}{
 		{name: "no SETTINGS", control: appendFrame([]byte{streamControl}, frameData, 'x'), code: codeMissingSettings},
 		{name: "second control stream", uni: emptySettings, code: codeStreamCreation},
+		{name: "GOAWAY without ID", control: appendFrame(emptySettings, frameGoAway), code: codeFrame},
+		{name: "GOAWAY with two IDs", control: appendFrame(emptySettings, frameGoAway, 0, 0), code: codeFrame},
+		{name: "GOAWAY with the ID of no request", control: slices.Concat(emptySettings, goAway(1)), code: codeID, only: "server"},
+		{name: "GOAWAY with a larger ID", control: slices.Concat(emptySettings, goAway(8), goAway(12)), code: codeID, only: "server"},
 		{name: "SETTINGS before HEADERS", request: appendFrame(nil, frameSettings), code: codeFrameUnexpected},
 		{name: "DATA before HEADERS", request: appendFrame(nil, frameData, 'x'), code: codeFrameUnexpected},
 		{name: "SETTINGS behind HEADERS", head: true, request: appendFrame(nil, frameSettings), code: codeFrameUnexpected},
@@ -126,7 +138,7 @@ func TestViolationClosesConnection(t *testing.T) {
 			t.Run(c.name+" of a server", func(t *testing.T) {
 				r := newRig(t, rigConfig{})
 				done := make(chan struct{})
-				s := r.rawServer(c.control, func(q *quicgo.Conn) {
+				s := r.rawServer(c.control, func(q *quicgo.Conn, _ *quicgo.SendStream) {
 					defer close(done)
 					if qs, err := q.AcceptStream(context.Background()); err == nil { // otherwise it is closed already
 						violate(q, qs, responseBlock(200, nil))
@@ -141,5 +153,59 @@ func TestViolationClosesConnection(t *testing.T) {
 				<-done
 			})
 		}
+	}
+}
+
+// A GOAWAY ends the requests that the server does not process, so that they are tried elsewhere at once. Others go on.
+func TestGoAwayReturnsUnprocessedRequests(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	s := r.rawServer(emptySettings, func(q *quicgo.Conn, ctrl *quicgo.SendStream) {
+		var streams []*quicgo.Stream
+		for range 3 {
+			qs, err := q.AcceptStream(context.Background())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			streams = append(streams, qs)
+		}
+		ctrl.Write(goAway(quicvarint.Max - 3)) // an announcement
+		ctrl.Write(goAway(4))
+		time.Sleep(100 * time.Millisecond)
+		streams[0].Write(appendFrame(responseBlock(200, nil), frameData, 'x'))
+		streams[0].Close()
+	})
+	var streams []*hbone.Stream
+	for range 3 {
+		st, err := s.Start(&hbone.Request{Authority: "app.default:80"})
+		check(t, err)
+		defer st.Close()
+		streams = append(streams, st)
+	}
+	results := make(chan error, 3)
+	for _, st := range streams {
+		go func() {
+			_, err := st.AwaitResponse(t.Context())
+			if err == nil {
+				_, err = io.ReadFull(st, make([]byte, 1))
+			}
+			results <- err
+		}()
+	}
+	processed := 0
+	for range streams {
+		select {
+		case err := <-results:
+			if err == nil {
+				processed++
+			} else if !errors.Is(err, hbone.ErrRetryable) {
+				t.Errorf("got %v, want that it may be tried again", err)
+			}
+		case <-time.After(3 * time.Second):
+			t.Fatal("a CONNECT waits for its response")
+		}
+	}
+	if processed != 1 {
+		t.Errorf("%d CONNECTs were processed, want 1", processed)
 	}
 }
