@@ -23,6 +23,7 @@ const (
 	codeFrame                = 0x106
 	codeExcessiveLoad        = 0x107
 	codeID                   = 0x108
+	codeSettings             = 0x109
 	codeMissingSettings      = 0x10a
 	codeRequestRejected      = 0x10b
 	codeRequestCancelled     = 0x10c
@@ -52,6 +53,7 @@ var pairs = []struct {
 	{http2.ErrCodeProtocol, codeStreamCreation},
 	{http2.ErrCodeProtocol, codeClosedCriticalStream},
 	{http2.ErrCodeProtocol, codeID},
+	{http2.ErrCodeProtocol, codeSettings},
 	{http2.ErrCodeProtocol, codeMissingSettings},
 	{http2.ErrCodeCompression, codeDecompression},
 }

@@ -151,7 +151,10 @@ func (c *conn) readUni(s *quicgo.ReceiveStream) error {
 	switch kind {
 	case streamControl, streamQPACKEncoder, streamQPACKDecoder:
 	case streamPush:
-		return broke(codeID, "push stream")
+		if c.client {
+			return broke(codeID, "push stream")
+		}
+		return broke(codeStreamCreation, "push stream of a client")
 	default:
 		s.CancelRead(codeStreamCreation)
 		return nil
@@ -206,7 +209,12 @@ func (c *conn) readControl(f *frames) error {
 			}
 		case frameData, frameHeaders, frameSettings, framePushPromise, 0x2, 0x6, 0x8, 0x9:
 			return broke(codeFrameUnexpected, "frame of type %#x on the control stream", kind)
+		case frameCancelPush:
+			return broke(codeID, "CANCEL_PUSH of no push")
 		default:
+			if c.client && kind == frameMaxPushID {
+				return broke(codeFrameUnexpected, "MAX_PUSH_ID of a server")
+			}
 			if err := f.skip(); err != nil {
 				return err
 			}
@@ -215,7 +223,7 @@ func (c *conn) readControl(f *frames) error {
 }
 
 func (c *conn) takeSettings(b []byte) error {
-	ours := false
+	got := map[uint64]bool{}
 	for len(b) > 0 {
 		id, n, err := quicvarint.Parse(b)
 		if err == nil {
@@ -226,8 +234,12 @@ func (c *conn) takeSettings(b []byte) error {
 			return broke(codeFrame, "malformed SETTINGS")
 		}
 		b = b[n:]
-		ours = ours || id == settingOurs
+		if got[id] || 0x2 <= id && id <= 0x5 { // RFC 9114 §7.2.4.1
+			return broke(codeSettings, "setting %#x is reserved, or repeated", id)
+		}
+		got[id] = true
 	}
+	ours := got[settingOurs]
 	c.mu.Lock()
 	c.ours = ours
 	close(c.ready)

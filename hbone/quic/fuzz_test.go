@@ -16,6 +16,12 @@ func FuzzControlStream(f *testing.F) {
 	settings := emptySettings[1:]
 	for _, seed := range [][]byte{
 		settings,
+		appendFrame(nil, frameSettings, 0x6, 1, 0x21, 0),
+		appendFrame(nil, frameSettings, 0x4, 1),
+		appendFrame(nil, frameSettings, 0x6, 1, 0x6, 1),
+		appendFrame(nil, frameSettings, 0x40),
+		appendFrame(settings, frameMaxPushID, 1),
+		appendFrame(settings, frameCancelPush, 1),
 		slices.Concat(settings, goAway(8), goAway(4), goAway(12)),
 		appendFrame(settings, frameGoAway),
 		appendFrame(settings, frameGoAway, 0, 0),

@@ -84,6 +84,13 @@ func TestViolationClosesConnection(t *testing.T) {
 	}{
 		{name: "no SETTINGS", control: appendFrame([]byte{streamControl}, frameData, 'x'), code: codeMissingSettings},
 		{name: "second control stream", uni: emptySettings, code: codeStreamCreation},
+		{name: "reserved setting", control: appendFrame([]byte{streamControl}, frameSettings, 0x4, 1), code: codeSettings},
+		{name: "repeated setting", control: appendFrame([]byte{streamControl}, frameSettings, 0x6, 1, 0x6, 1), code: codeSettings},
+		{name: "end in SETTINGS", control: appendFrame([]byte{streamControl}, frameSettings, 0x6), code: codeFrame},
+		{name: "MAX_PUSH_ID", control: appendFrame(emptySettings, frameMaxPushID, 1), code: codeFrameUnexpected, only: "server"},
+		{name: "CANCEL_PUSH", control: appendFrame(emptySettings, frameCancelPush, 1), code: codeID},
+		{name: "push stream of a client", uni: []byte{streamPush, 0}, code: codeStreamCreation, only: "client"},
+		{name: "push stream of a server", uni: []byte{streamPush, 0}, code: codeID, only: "server"},
 		{name: "GOAWAY without ID", control: appendFrame(emptySettings, frameGoAway), code: codeFrame},
 		{name: "GOAWAY with two IDs", control: appendFrame(emptySettings, frameGoAway, 0, 0), code: codeFrame},
 		{name: "GOAWAY with the ID of no request", control: slices.Concat(emptySettings, goAway(1)), code: codeID, only: "server"},
