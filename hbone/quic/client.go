@@ -278,7 +278,7 @@ func (x *exchange) response(in *hbone.Incoming) (accepted bool, err error) {
 			return false, broke(codeMessage, "bad status")
 		case status < 200:
 			in.Inform(s.header)
-		case status == 200:
+		case status < 300:
 			_, err := in.Accept(s.header)
 			return err == nil, err
 		default:

@@ -70,12 +70,12 @@ func decode(b []byte) (s section, err error) {
 	}
 }
 
-// connectionFields may not be sent in HTTP/3 (RFC 9114 §4.2).
-var connectionFields = []string{"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te"}
+// connectionFields may not be sent in HTTP/3, nor "te" but with "trailers" (RFC 9114 §4.2).
+var connectionFields = []string{"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 
 // valid reports whether f is a proper field: a name in lower case, no control characters.
 func valid(f qpack.HeaderField) bool {
-	if f.Name == "" || slices.Contains(connectionFields, f.Name) {
+	if f.Name == "" || slices.Contains(connectionFields, f.Name) || f.Name == "te" && f.Value != "trailers" {
 		return false
 	}
 	for _, c := range []byte(f.Name) {
@@ -89,6 +89,12 @@ func valid(f qpack.HeaderField) bool {
 		}
 	}
 	return true
+}
+
+// malformedConnect reports whether s is a CONNECT without :authority, or with other pseudo-header fields (RFC 9114 §4.4).
+func (s section) malformedConnect() bool {
+	_, named := s.pseudo[":authority"]
+	return s.pseudo[":method"] == "CONNECT" && (!named || len(s.pseudo) != 2)
 }
 
 // status returns the status of a response, 0 if it has no valid one.

@@ -7,8 +7,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quic-go/qpack"
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/quicvarint"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
 // Whatever a peer sends on its control stream is read to its end, or is a violation. IDs of GOAWAY never increase.
@@ -56,6 +59,8 @@ func FuzzControlStream(f *testing.F) {
 func FuzzRequestStream(f *testing.F) {
 	for _, seed := range [][]byte{
 		requestBlock("app.default:80", nil),
+		requestBlock("app.default:80", hbone.Header{"te": "trailers"}),
+		block(nil, qpack.HeaderField{Name: ":method", Value: "CONNECT"}, qpack.HeaderField{Name: ":path", Value: "/"}),
 		appendFrame(responseBlock(200, nil), frameData, 'x'),
 		appendFrame(responseBlock(103, nil), frameReserved, 1, 2),
 		appendFrame(responseBlock(200, nil), frameReset, 0x41, 0x0c),

@@ -357,6 +357,9 @@ func (s *server) request(qs *quicgo.Stream) {
 	qs.SetReadDeadline(time.Now().Add(headersWithin))
 	sec, err := f.section()
 	qs.SetReadDeadline(time.Time{})
+	if err == nil && sec.malformedConnect() {
+		err = broke(codeMessage, "malformed CONNECT")
+	}
 	var v *violation
 	switch {
 	case errors.As(err, &v) && v.code == codeExcessiveLoad:
@@ -371,7 +374,7 @@ func (s *server) request(qs *quicgo.Stream) {
 	case err != nil:
 		abort(qs, codeRequestCancelled)
 		return
-	case sec.pseudo[":method"] != "CONNECT" || len(sec.pseudo) != 2:
+	case sec.pseudo[":method"] != "CONNECT":
 		refuse(qs, 400, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
 		return
 	}
