@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -265,4 +266,19 @@ func TestUnreadStreamsAreBoundedByMemory(t *testing.T) {
 		t.Errorf("%d bytes of %d, %d streams reset", most, b.Size(), reset.Load())
 	}
 	eventually(t, "nothing is used", func() bool { r.client.Close(nil); other.Close(nil); return b.Used() == 0 })
+}
+
+// A request with more fields than the session accepts is refused for good: it is not to be tried elsewhere.
+func TestServerRefusesFieldsBeyondSessionLimit(t *testing.T) {
+	r := newRig(t, rigConfig{server: hbone.Config{MaxHeaderList: 1000}})
+	q := r.raw()
+	for range 20 { // the first may come before the SETTINGS of the session
+		qs, err := q.OpenStreamSync(t.Context())
+		check(t, err)
+		qs.Write(requestBlock("app.default:80", hbone.Header{"a": strings.Repeat("b", 2000)}))
+		qs.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if sec, err := newFrames(qs).section(); err != nil || sec.status() != 431 {
+			t.Fatalf("got %v, %v; want status 431", sec.pseudo, err)
+		}
+	}
 }

@@ -351,6 +351,8 @@ func (s *server) withdraw(id quicgo.StreamID) {
 	}
 }
 
+var badRequest = hbone.Header{header.NameReason: string(header.ReasonBadRequest)}
+
 // request serves one request.
 func (s *server) request(qs *quicgo.Stream) {
 	f := newFrames(qs)
@@ -363,7 +365,7 @@ func (s *server) request(qs *quicgo.Stream) {
 	var v *violation
 	switch {
 	case errors.As(err, &v) && v.code == codeExcessiveLoad:
-		refuse(qs, 431, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
+		refuse(qs, 431, badRequest)
 		return
 	case errors.As(err, &v):
 		s.violated(v, qs)
@@ -375,17 +377,21 @@ func (s *server) request(qs *quicgo.Stream) {
 		abort(qs, codeRequestCancelled)
 		return
 	case sec.pseudo[":method"] != "CONNECT":
-		refuse(qs, 400, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
+		refuse(qs, 400, badRequest)
 		return
 	}
 	st, err := s.session.Start(&hbone.Request{Authority: sec.pseudo[":authority"], Header: sec.header})
-	if err != nil {
-		if _, failed := s.failed(); !failed {
-			abort(qs, codeRequestRejected) // full, or about to end
-		}
+	if err == nil {
+		s.exchange(st, qs, f)
 		return
 	}
-	s.exchange(st, qs, f)
+	switch _, failed := s.failed(); {
+	case failed: // the connection closes with the reason
+	case errors.Is(err, hbone.ErrRetryable), errors.Is(err, hbone.ErrSessionFull):
+		abort(qs, codeRequestRejected)
+	default: // more fields than the session accepts
+		refuse(qs, 431, badRequest)
+	}
 }
 
 // refuse sends a response with status, and stops reading.
