@@ -25,8 +25,7 @@ const (
 	keepAlive   = 15 * time.Second
 	// goodbyeWithin bounds the wait for the peer to have received everything.
 	goodbyeWithin = 10 * time.Second
-	// lingerTime is how long a connection stays open for a peer that does not acknowledge
-	// frameBye.
+	// lingerTime is the shortest wait for a packet of the peer.
 	lingerTime = time.Second
 	// maxUnsent bounds what waits to be sent on the control stream.
 	maxUnsent = 16 << 10
@@ -349,21 +348,39 @@ func (c *conn) passPing(answer func()) {
 }
 
 // goodbye closes the connection once the peer has received all data. The session and all
-// exchanges are complete.
+// exchanges are complete. quic-go 0.65 does not report acknowledgements: the context of a stream ends with Close.
+// It sends again what is not acknowledged. So a peer without frameBye has received everything when nothing is sent.
 func (c *conn) goodbye() {
-	wait := lingerTime
-	if c.isOurs() {
+	ours := c.isOurs()
+	if ours {
 		c.control(appendFrame(nil, frameBye))
-		wait = goodbyeWithin
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-c.bye:
-	case <-timer.C:
-	case <-c.q.Context().Done():
+	overdue := time.After(goodbyeWithin)
+	for {
+		before := c.q.ConnectionStats().BytesSent
+		var quiet <-chan time.Time
+		if !ours {
+			quiet = time.After(2 * c.answerWithin())
+		}
+		select {
+		case <-quiet:
+			if c.q.ConnectionStats().BytesSent > before {
+				continue
+			}
+		case <-c.bye:
+		case <-overdue:
+		case <-c.q.Context().Done():
+		}
+		c.close(codeNoError, "")
+		return
 	}
-	c.close(codeNoError, "")
+}
+
+// answerWithin returns how long to wait for an acknowledgement of the peer: three probe timeouts (RFC 9002 §6.2.1), and
+// lingerTime at least. Two packets may be lost meanwhile.
+func (c *conn) answerWithin() time.Duration {
+	s := c.q.ConnectionStats()
+	return max(lingerTime, 3*(s.SmoothedRTT+4*s.MeanDeviation))
 }
 
 // isOurs reports that the peer understands our frames. It is false until its SETTINGS are in.

@@ -27,8 +27,13 @@ func (r *rig) raw() *quicgo.Conn { return r.rawControl(emptySettings) }
 // rawControl is raw with control on its control stream.
 func (r *rig) rawControl(control []byte) *quicgo.Conn {
 	r.t.Helper()
-	cfg := r.clientTLS()
-	q, err := quicgo.DialAddr(context.Background(), r.listener.Addr().String(), cfg, &quicgo.Config{MaxIncomingUniStreams: 10})
+	return r.rawAt(r.listener.Addr(), control)
+}
+
+// rawAt is rawControl by way of addr.
+func (r *rig) rawAt(addr net.Addr, control []byte) *quicgo.Conn {
+	r.t.Helper()
+	q, err := quicgo.DialAddr(context.Background(), addr.String(), r.clientTLS(), &quicgo.Config{MaxIncomingUniStreams: 10})
 	check(r.t, err)
 	ctrl, err := q.OpenUniStream()
 	check(r.t, err)

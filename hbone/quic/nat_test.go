@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ type nat struct {
 	t      testing.TB
 	server net.Addr
 	front  net.PacketConn
+	loses  atomic.Bool // what the server sends
 
 	mu     sync.Mutex
 	client net.Addr
@@ -68,7 +70,7 @@ func (n *nat) rebind() {
 				return
 			}
 			n.mu.Lock()
-			if n.client != nil {
+			if n.client != nil && !n.loses.Load() {
 				n.front.WriteTo(buf[:k], n.client)
 			}
 			n.mu.Unlock()

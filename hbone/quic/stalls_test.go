@@ -147,3 +147,45 @@ func TestRefusalBehindEndOfRequest(t *testing.T) {
 	closed(t, "the session is closed", r.client.Closed())
 	closed(t, "the server's session is closed", r.server(0).Closed())
 }
+
+// A peer that is not ours receives everything before the connection closes, also if packets are lost meanwhile.
+func TestCloseDeliversToOtherPeer(t *testing.T) {
+	data := make([]byte, 20<<10) // fits in the first congestion window
+	lost := make(chan struct{})
+	r := newRig(t, rigConfig{handler: func(_ context.Context, in *hbone.Incoming) {
+		if st, err := in.Accept(nil); err == nil {
+			if in.Authority == "late.default:80" {
+				<-lost
+			}
+			st.Write(data)
+			st.Close()
+		}
+	}})
+	open(t, r.client).Close() // its session is the first of the listener
+	n := newNAT(t, r.listener.Addr())
+	q := r.rawAt(n.front.LocalAddr(), emptySettings)
+	qs, err := q.OpenStreamSync(t.Context())
+	check(t, err)
+	qs.Write(requestBlock("late.default:80", nil))
+	qs.Close()
+	f := newFrames(qs)
+	_, err = f.section()
+	check(t, err)
+	n.loses.Store(true)
+	close(lost)
+	eventually(t, "everything is written", func() bool { return r.server(1).Streams() == 0 })
+	r.server(1).Close(nil)
+	time.Sleep(lingerTime * 6 / 5)
+	n.loses.Store(false)
+	qs.SetReadDeadline(time.Now().Add(10 * time.Second))
+	check(t, f.data())
+	got, err := io.ReadAll(f.r)
+	if err != nil || len(got) < len(data) {
+		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(data))
+	}
+	started := time.Now()
+	closedWith(t, q, codeNoError)
+	if d := time.Since(started); d > goodbyeWithin {
+		t.Errorf("the end took %v", d)
+	}
+}
