@@ -110,19 +110,18 @@ type client struct {
 	drain    sync.Once
 }
 
-// verifyWithin is how long a peer whose port was reported unreachable may take to send a packet.
-const verifyWithin = time.Second
-
-// verify fails the session if no packet arrives: the peer acknowledges the frame if it is there.
+// verify fails the session if no packet arrives: a peer whose port was reported unreachable acknowledges the frame if it
+// is there.
 func (c *client) verify(s *socket) {
 	if !c.verifying.CompareAndSwap(false, true) {
 		return
 	}
 	before := s.received.Load()
 	c.control(appendFrame(nil, frameReserved))
-	time.AfterFunc(verifyWithin, func() {
+	within := c.answerWithin()
+	time.AfterFunc(within, func() {
 		if s.received.Load() == before {
-			c.pipe.End(fmt.Errorf("hbone: no packet from %v within %v of ICMP port unreachable: %w", c.q.RemoteAddr(), verifyWithin, syscall.ECONNREFUSED))
+			c.pipe.End(fmt.Errorf("hbone: no packet from %v within %v of ICMP port unreachable: %w", c.q.RemoteAddr(), within, syscall.ECONNREFUSED))
 		}
 		c.verifying.Store(false)
 	})

@@ -19,10 +19,15 @@ func TestRefusedPort(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		returns bool
-	}{{"peer is gone", false}, {"peer is there", true}} {
+		delay   time.Duration // of a packet
+	}{{"peer is gone", false, 0}, {"peer is there", true, 0}, {"peer is there, far away", true, 600 * time.Millisecond}} {
 		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && c.delay > 0 {
+				t.Skip("takes 15 s")
+			}
 			r := newRig(t, rigConfig{})
 			n := newNAT(t, r.listener.Addr())
+			n.delay.Store(int64(c.delay))
 			p, err := Dial(context.Background(), udp(t), n.front.LocalAddr(), r.clientTLS(), DialConfig{})
 			check(t, err)
 			s, err := hbone.StartClient(p, hbone.DefaultConfig())
@@ -39,24 +44,25 @@ func TestRefusedPort(t *testing.T) {
 			}
 			check(t, there())
 
+			time.Sleep(3 * c.delay) // until no packet is on its way
 			at := n.front.LocalAddr().(*net.UDPAddr)
 			n.front.Close()
 			began := time.Now()
 			if c.returns {
 				_, err := st.Write([]byte("x"))
 				check(t, err)
-				time.Sleep(verifyWithin / 10)
+				time.Sleep(lingerTime / 10)
 				front, err := net.ListenUDP("udp", at)
 				check(t, err)
 				n.serve(front)
 				_, err = io.ReadFull(st, make([]byte, 1))
 				check(t, err)
-				time.Sleep(verifyWithin * 3 / 2)
+				time.Sleep(lingerTime * 3 / 2)
 				check(t, there())
 				return
 			}
 			err = there()
-			if took := time.Since(began); !errors.Is(s.Err(), syscall.ECONNREFUSED) || took > 4*verifyWithin {
+			if took := time.Since(began); !errors.Is(s.Err(), syscall.ECONNREFUSED) || took > 4*lingerTime {
 				t.Errorf("after %v: %v, session %v; want that the port is refused", took, err, s.Err())
 			}
 		})
