@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	quicgo "github.com/quic-go/quic-go"
@@ -22,7 +23,7 @@ import (
 // errors are ignored.
 type socket struct {
 	udpConn
-	batch    *ipv4.PacketConn
+	batch    batchReader
 	received atomic.Int64           // reads with packets
 	refused  atomic.Pointer[func()] // nil during the handshake of a client
 }
@@ -32,6 +33,10 @@ type udpConn interface {
 	quicgo.OOBCapablePacketConn
 	net.Conn
 	SetWriteBuffer(bytes int) error
+}
+
+type batchReader interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
 func newSocket(c udpConn) *socket { return &socket{udpConn: c, batch: ipv4.NewPacketConn(c)} }
@@ -51,9 +56,9 @@ func (s *socket) receiveICMP() error {
 // ignoreErrors ends the handshake of a client. refused may be called more than once.
 func (s *socket) ignoreErrors(refused func()) { s.refused.Store(&refused) }
 
-// ReadBatch is what quic-go reads by.
+// ReadBatch is what quic-go reads by. The error of an ICMP message comes once. One of this host may last, and is waited for.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
-	for {
+	for again := false; ; again = true {
 		n, err := s.batch.ReadBatch(ms, flags)
 		if err == nil {
 			s.received.Add(1)
@@ -61,8 +66,14 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 		if !s.ignored(err) {
 			return n, err
 		}
+		if again {
+			time.Sleep(readPause)
+		}
 	}
 }
+
+// readPause is how long reading pauses at each error but the first.
+const readPause = time.Millisecond
 
 // WriteMsgUDP sends again after an error, which may be that of an earlier packet. A second one is a lost packet. quic-go needs
 // EMSGSIZE for path MTU discovery.

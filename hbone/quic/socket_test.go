@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/ipv4"
+
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
@@ -141,5 +143,31 @@ func TestDialFailsBySendError(t *testing.T) {
 	started := time.Now()
 	if _, err := Dial(t.Context(), f, r.listener.Addr(), r.clientTLS(), DialConfig{}); err == nil || time.Since(started) > 2*time.Second {
 		t.Errorf("after %v: %v, want an error at once", time.Since(started), err)
+	}
+}
+
+// failingReads counts reads that fail as on a host without memory.
+type failingReads struct{ n int }
+
+func (f *failingReads) ReadBatch([]ipv4.Message, int) (int, error) {
+	if f.n++; f.n > 20 {
+		return 0, net.ErrClosed
+	}
+	return 0, os.NewSyscallError("recvmmsg", syscall.ENOMEM)
+}
+
+// A lasting error of this host does not take a processor.
+func TestSocketPausesAtReadErrors(t *testing.T) {
+	s := newSocket(udp(t).(*net.UDPConn))
+	defer s.Close()
+	s.ignoreErrors(func() {})
+	f := &failingReads{}
+	s.batch = f
+	started := time.Now()
+	if _, err := s.ReadBatch(nil, 0); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want that the socket is closed", err)
+	}
+	if d := time.Since(started); d < 19*readPause {
+		t.Errorf("%d reads in %v", f.n, d)
 	}
 }
