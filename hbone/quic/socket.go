@@ -39,7 +39,10 @@ type batchReader interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-func newSocket(c udpConn) *socket { return &socket{udpConn: c, batch: ipv4.NewPacketConn(c)} }
+func newSocket(c udpConn) *socket {
+	disableWarning()
+	return &socket{udpConn: c, batch: ipv4.NewPacketConn(c)}
+}
 
 // receiveICMP has reads and writes return ICMP errors.
 func (s *socket) receiveICMP() error {
@@ -134,7 +137,15 @@ var passing = []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscal
 // quic-go asks for this much, in bytes, and writes to the standard logger if it gets less.
 const wantedReceiveBuffer = 7 << 20
 
-func init() { os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") } // see Listener.ReceiveBuffer
+const noBufferWarning = "QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING"
+
+// disableWarning disables that line, unless the operator has set the variable. quic-go has no other switch. See
+// Listener.ReceiveBuffer.
+func disableWarning() {
+	if _, set := os.LookupEnv(noBufferWarning); !set {
+		os.Setenv(noBufferWarning, "true")
+	}
+}
 
 // ReceiveBuffer returns the size of the socket's receive buffer in bytes. It is not enough if packets of
 // a burst may be dropped. 0: unknown.

@@ -171,3 +171,17 @@ func TestSocketPausesAtReadErrors(t *testing.T) {
 		t.Errorf("%d reads in %v", f.n, d)
 	}
 }
+
+// quic-go's own line about a small buffer is off, unless the operator wants it.
+func TestOperatorDecidesOnBufferWarning(t *testing.T) {
+	for set, want := range map[string]string{"": "true", "false": "false", "true": "true"} {
+		t.Setenv(noBufferWarning, set) // restored at the end
+		if set == "" {
+			os.Unsetenv(noBufferWarning)
+		}
+		newSocket(udp(t).(*net.UDPConn)).Close()
+		if got := os.Getenv(noBufferWarning); got != want {
+			t.Errorf("set to %q: %q, want %q", set, got, want)
+		}
+	}
+}
