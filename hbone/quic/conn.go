@@ -11,6 +11,7 @@ import (
 	"github.com/quic-go/quic-go/quicvarint"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
@@ -39,6 +40,10 @@ const (
 	minConnWindow = 4 << 20
 
 	maxUniStreams = 8
+
+	// maxIdleFrames bounds frames of the peer's control stream in a second, as over HTTP/2. Withdrawals are bounded
+	// by the CONNECTs.
+	maxIdleFrames = 1000
 )
 
 // windows are how many bytes a peer may send ahead of the session: on a stream at first and at most, and on a connection. Package memory
@@ -90,6 +95,7 @@ type conn struct {
 	bye        chan struct{}            // closed when frameBye was received
 	got        map[uint64]bool          // types of the peer's unidirectional streams, guarded by mu
 	goAwayID   uint64                   // of the peer's last GOAWAY; belongs to readControl
+	idle       wire.Meter               // frames that carry nothing; belongs to readControl
 
 	mu      sync.Mutex
 	ours    bool     // it understands our frames
@@ -196,6 +202,9 @@ func (c *conn) readControl(f *frames) error {
 		kind, err := f.next()
 		if err != nil {
 			return err
+		}
+		if kind != frameWithdraw && c.idle.Add(time.Now(), 1) > maxIdleFrames {
+			return broke(codeExcessiveLoad, "too many frames that carry nothing, at last of type %#x", kind)
 		}
 		switch kind {
 		case frameGoAway, framePing, framePong, frameWithdraw, frameBye:

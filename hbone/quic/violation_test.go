@@ -1,6 +1,7 @@
 package quic
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -95,6 +96,8 @@ func TestViolationClosesConnection(t *testing.T) {
 		{name: "GOAWAY with two IDs", control: appendFrame(emptySettings, frameGoAway, 0, 0), code: codeFrame},
 		{name: "GOAWAY with the ID of no request", control: slices.Concat(emptySettings, goAway(1)), code: codeID, only: "server"},
 		{name: "GOAWAY with a larger ID", control: slices.Concat(emptySettings, goAway(8), goAway(12)), code: codeID, only: "server"},
+		{name: "flood of PING", control: slices.Concat(emptySettings, bytes.Repeat(appendFrame(nil, framePing, make([]byte, 8)...), 2*maxIdleFrames)), code: codeExcessiveLoad},
+		{name: "flood of unknown frames", control: slices.Concat(emptySettings, bytes.Repeat(appendFrame(nil, frameReserved), 2*maxIdleFrames)), code: codeExcessiveLoad},
 		{name: "SETTINGS before HEADERS", request: appendFrame(nil, frameSettings), code: codeFrameUnexpected},
 		{name: "DATA before HEADERS", request: appendFrame(nil, frameData, 'x'), code: codeFrameUnexpected},
 		{name: "SETTINGS behind HEADERS", head: true, request: appendFrame(nil, frameSettings), code: codeFrameUnexpected},
