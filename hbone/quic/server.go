@@ -28,6 +28,8 @@ type ListenConfig struct {
 	// eighth of it on, a client must first prove its address (Retry, RFC 9000 §8.1.2), and
 	// one address may not have more than an eighth. Default 1024.
 	MaxHandshakes int
+	// Handshake bounds a handshake, and half of it each wait for a packet of it. Default 10 s.
+	Handshake time.Duration
 	// Refused is called for each handshake that fails or is refused. The error of one that
 	// is refused because too many are unfinished is ErrHandshakes. It may be nil, and must not block.
 	Refused func(from net.Addr, err error)
@@ -61,7 +63,9 @@ func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, er
 	l := newListener(pc, cfg)
 	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.starts, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
-	if l.l, err = l.t.Listen(tls, l.cfg.Memory.config(int64(l.cfg.MaxStreams))); err != nil {
+	qcfg := l.cfg.Memory.config(int64(l.cfg.MaxStreams))
+	qcfg.HandshakeIdleTimeout = l.cfg.Handshake / 2 // quic-go fails a handshake after twice that
+	if l.l, err = l.t.Listen(tls, qcfg); err != nil {
 		l.t.Close()
 		pc.Close()
 		return nil, fmt.Errorf("hbone: listen for QUIC on %v: %w", pc.LocalAddr(), err)
