@@ -126,7 +126,7 @@ type Retry struct {
 
 // Timeouts bound every wait.
 type Timeouts struct {
-	Handshake        time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
+	Handshake        time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection, over TCP or QUIC"`
 	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address, before the next pod is tried"`
 	Hello            time.Duration `yaml:"hello" default:"5s" doc:"time for a client to send a complete TLS ClientHello to the pod after the answer to its CONNECT. Then its stream is reset, which counts against no pod"`
 	Answer           time.Duration `yaml:"answer" default:"500ms" doc:"time for a pod address to answer a client's ClientHello before another pod is tried; after a fifth of it, new connections use other pods"`

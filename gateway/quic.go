@@ -24,7 +24,8 @@ func (g *Gateway) listenQUIC() error {
 	}
 	protocols := quic.Protocols(hbone.ServerProtocols(g.cfg.Instance()))
 	g.quic, err = quic.Listen(socket, g.ids.ServerTLS(g.self.Identity, nil, protocols...),
-		quic.ListenConfig{MaxStreams: maxStreams, MaxHandshakes: g.cfg.Limits.Handshakes, Refused: g.refusedQUIC, Memory: quic.Memory{Budget: g.cfg.Memory}})
+		quic.ListenConfig{MaxStreams: maxStreams, MaxHandshakes: g.cfg.Limits.Handshakes, Handshake: g.cfg.Timeouts.Handshake,
+			Refused: g.refusedQUIC, Memory: quic.Memory{Budget: g.cfg.Memory}})
 	if err != nil {
 		return err
 	}
@@ -66,12 +67,9 @@ func (g *Gateway) acceptQUIC(ctx context.Context) {
 			own, before, replaced = svid, own, time.Now()
 		}
 		expiry := own.NotAfter()
-		if before != nil && time.Since(replaced) < longestHandshake { // it may rest on the one before
+		if before != nil && time.Since(replaced) < 2*g.cfg.Timeouts.Handshake { // it may rest on the one before
 			expiry = earlier(expiry, before.NotAfter())
 		}
 		g.conns.Go(func() { g.serveTunnels(t, expiry) })
 	}
 }
-
-// longestHandshake bounds a QUIC handshake from the choice of the certificate on.
-const longestHandshake = 15 * time.Second

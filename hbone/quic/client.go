@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -62,11 +63,11 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	}
 	context.AfterFunc(q.Context(), func() { time.AfterFunc(lingerTime, release) }) // the peer may ask again
 	outer, inner := newPipe(q)
-	c := &client{conn: newConn(q, true, cfg.Memory), pipe: inner}
+	c := &client{conn: newConn(q, true, cfg.Memory), pipe: inner, accepted: quicvarint.Max, requests: map[quicgo.StreamID]*quicgo.Stream{}}
 	session := translator(c.conn, 0)
 	session.Hold = c.ready
 	c.session = hbone.NewServer(inner, session, c.handle)
-	c.onGoAway = func() { c.session.Drain(q.Context()) }
+	c.onGoAway = c.goAway
 	c.open() // fails only with the connection, which connectionEnded handles
 	context.AfterFunc(q.Context(), c.connectionEnded)
 	if socket != nil {
@@ -102,21 +103,25 @@ type client struct {
 	pipe      *hbone.Pipe
 	session   *hbone.Session
 	verifying atomic.Bool
+
+	rmu      sync.Mutex
+	accepted quicgo.StreamID                    // the peer processes requests before it; quicvarint.Max without GOAWAY
+	requests map[quicgo.StreamID]*quicgo.Stream // without a response
+	drain    sync.Once
 }
 
-// verifyWithin is how long a peer whose port was reported unreachable may take to send a packet.
-const verifyWithin = time.Second
-
-// verify fails the session if no packet arrives: the peer acknowledges the frame if it is there.
+// verify fails the session if no packet arrives: a peer whose port was reported unreachable acknowledges the frame if it
+// is there.
 func (c *client) verify(s *socket) {
 	if !c.verifying.CompareAndSwap(false, true) {
 		return
 	}
 	before := s.received.Load()
 	c.control(appendFrame(nil, frameReserved))
-	time.AfterFunc(verifyWithin, func() {
+	within := c.answerWithin()
+	time.AfterFunc(within, func() {
 		if s.received.Load() == before {
-			c.pipe.End(fmt.Errorf("hbone: no packet from %v within %v of ICMP port unreachable: %w", c.q.RemoteAddr(), verifyWithin, syscall.ECONNREFUSED))
+			c.pipe.End(fmt.Errorf("hbone: no packet from %v within %v of ICMP port unreachable: %w", c.q.RemoteAddr(), within, syscall.ECONNREFUSED))
 		}
 		c.verifying.Store(false)
 	})
@@ -153,6 +158,11 @@ func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 		c.awaitEnd(ctx)
 		return
 	}
+	if !c.begin(qs) {
+		abort(qs, codeRequestCancelled)
+		in.Reset(http2.ErrCodeRefusedStream)
+		return
+	}
 	x := newExchange(c.conn, in.Early(), qs, newFrames(qs))
 	stop := context.AfterFunc(ctx, func() { c.withdraw(ctx, qs) })
 	defer stop()
@@ -160,19 +170,62 @@ func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 	x.head = requestBlock(in.Authority, in.Header)
 	x.group.Go(x.out) // it resets the QUIC stream when the session resets its own
 	accepted, err := x.response(in)
+	if !c.finish(qs) && (accepted || err != nil) {
+		abort(qs, codeRequestCancelled)
+		accepted, err = false, errNotProcessed
+	}
 	if accepted {
 		x.into()
 		return
 	}
 	close(x.inDone)
+	var v *violation
+	if errors.As(err, &v) {
+		c.violated(v, qs)
+	}
 	c.failed(ctx, in, err)
 	switch {
 	case err == nil:
-		x.cancel(codeRequestCancelled)
+		abort(qs, codeRequestCancelled)
 	case !x.left.Load():
-		x.cancel(resetCode(err))
+		abort(qs, resetCode(err))
 	}
 	in.Early().SetReadDeadline(time.Unix(1, 0)) // frees out
+}
+
+// errNotProcessed is the rejection of a request by GOAWAY.
+var errNotProcessed = &quicgo.StreamError{ErrorCode: codeRequestRejected, Remote: true}
+
+// begin adds a request. It returns false behind a GOAWAY: the request may not be sent.
+func (c *client) begin(qs *quicgo.Stream) bool {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	if c.accepted < quicvarint.Max {
+		return false
+	}
+	c.requests[qs.StreamID()] = qs
+	return true
+}
+
+// finish removes a request. It returns false if the peer has not processed it.
+func (c *client) finish(qs *quicgo.Stream) bool {
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	delete(c.requests, qs.StreamID())
+	return qs.StreamID() < c.accepted
+}
+
+// goAway rejects the requests that the peer does not process, and drains the session.
+func (c *client) goAway(id quicgo.StreamID) {
+	c.rmu.Lock()
+	c.accepted = id
+	for _, qs := range c.requests {
+		if qs.StreamID() >= id {
+			qs.CancelRead(codeRequestCancelled)
+		}
+	}
+	c.rmu.Unlock()
+	c.drain.Do(func() { go c.session.Drain(c.q.Context()) })
 }
 
 // withdraw passes the withdrawal of a CONNECT on.
@@ -191,9 +244,9 @@ func (c *client) failed(ctx context.Context, in *hbone.Incoming, err error) {
 	case err == nil:
 	case reset:
 		in.Reset(toH2(code))
-	case errors.As(err, &v):
+	case errors.As(err, &v) && v.streamError():
 		in.Reset(toH2(v.code))
-	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
+	case err == io.EOF:
 		in.Reset(http2.ErrCodeProtocol)
 	default:
 		c.awaitEnd(ctx)
@@ -224,7 +277,7 @@ func (x *exchange) response(in *hbone.Incoming) (accepted bool, err error) {
 			return false, broke(codeMessage, "bad status")
 		case status < 200:
 			in.Inform(s.header)
-		case status == 200:
+		case status < 300:
 			_, err := in.Accept(s.header)
 			return err == nil, err
 		default:
@@ -240,7 +293,7 @@ func (x *exchange) section() (section, error) { return x.frames.section() }
 
 func (f *frames) section() (section, error) {
 	for {
-		kind, _, err := f.next()
+		kind, err := f.next()
 		switch {
 		case err != nil:
 			return section{}, err

@@ -23,9 +23,11 @@ const (
 	codeFrame                = 0x106
 	codeExcessiveLoad        = 0x107
 	codeID                   = 0x108
+	codeSettings             = 0x109
 	codeMissingSettings      = 0x10a
 	codeRequestRejected      = 0x10b
 	codeRequestCancelled     = 0x10c
+	codeRequestIncomplete    = 0x10d
 	codeMessage              = 0x10e
 	codeConnect              = 0x10f
 	codeVersionFallback      = 0x110
@@ -48,6 +50,12 @@ var pairs = []struct {
 	{http2.ErrCodeProtocol, codeMessage},
 	{http2.ErrCodeProtocol, codeFrameUnexpected},
 	{http2.ErrCodeProtocol, codeFrame},
+	{http2.ErrCodeProtocol, codeStreamCreation},
+	{http2.ErrCodeProtocol, codeClosedCriticalStream},
+	{http2.ErrCodeProtocol, codeID},
+	{http2.ErrCodeProtocol, codeSettings},
+	{http2.ErrCodeProtocol, codeMissingSettings},
+	{http2.ErrCodeCompression, codeDecompression},
 }
 
 // toH3 returns the code of RFC 9114 for one of RFC 9113.
@@ -73,7 +81,10 @@ func toH2[C ~uint64](code C) http2.ErrCode {
 // resetCode returns the code to send when a stream of a session has failed with err.
 func resetCode(err error) quicgo.StreamErrorCode {
 	var reset *hbone.ResetError
+	var v *violation
 	switch {
+	case errors.As(err, &v):
+		return quicgo.StreamErrorCode(v.code)
 	case errors.As(err, &reset):
 		return quicgo.StreamErrorCode(toH3(reset.Code))
 	case errors.Is(err, hbone.ErrRetryable):

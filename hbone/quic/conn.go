@@ -11,6 +11,7 @@ import (
 	"github.com/quic-go/quic-go/quicvarint"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
@@ -25,8 +26,7 @@ const (
 	keepAlive   = 15 * time.Second
 	// goodbyeWithin bounds the wait for the peer to have received everything.
 	goodbyeWithin = 10 * time.Second
-	// lingerTime is how long a connection stays open for a peer that does not acknowledge
-	// frameBye.
+	// lingerTime is the shortest wait for a packet of the peer.
 	lingerTime = time.Second
 	// maxUnsent bounds what waits to be sent on the control stream.
 	maxUnsent = 16 << 10
@@ -40,6 +40,10 @@ const (
 	minConnWindow = 4 << 20
 
 	maxUniStreams = 8
+
+	// maxIdleFrames bounds frames of the peer's control stream in a second, as over HTTP/2. Withdrawals are bounded
+	// by the CONNECTs.
+	maxIdleFrames = 1000
 )
 
 // windows are how many bytes a peer may send ahead of the session: on a stream at first and at most, and on a connection. Package memory
@@ -84,14 +88,14 @@ type conn struct {
 	q          *quicgo.Conn
 	memory     Memory
 	client     bool
-	onGoAway   func()                   // the peer accepts no further requests
+	onGoAway   func(id quicgo.StreamID) // the peer opens or accepts no further requests, and processes none from id on
 	onWithdraw func(id quicgo.StreamID) // of a request
 	ctrl       *quicgo.SendStream       // belongs to flush
 	ready      chan struct{}            // closed when the peer's SETTINGS are in
 	bye        chan struct{}            // closed when frameBye was received
 	got        map[uint64]bool          // types of the peer's unidirectional streams, guarded by mu
-
-	leaves sync.Once // onGoAway was called
+	goAwayID   uint64                   // of the peer's last GOAWAY; belongs to readControl
+	idle       wire.Meter               // frames that carry nothing; belongs to readControl
 
 	mu      sync.Mutex
 	ours    bool     // it understands our frames
@@ -104,7 +108,7 @@ func newConn(q *quicgo.Conn, client bool, m Memory) *conn {
 	if m.Owner == "" {
 		m.Owner = hbone.PeerOf(q.ConnectionState().TLS).ID.String()
 	}
-	return &conn{q: q, client: client, memory: m, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, sending: true}
+	return &conn{q: q, client: client, memory: m, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, goAwayID: quicvarint.Max, sending: true}
 }
 
 // open opens our control stream. Frames given to control before follow SETTINGS.
@@ -152,7 +156,10 @@ func (c *conn) readUni(s *quicgo.ReceiveStream) error {
 	switch kind {
 	case streamControl, streamQPACKEncoder, streamQPACKDecoder:
 	case streamPush:
-		return broke(codeID, "push stream")
+		if c.client {
+			return broke(codeID, "push stream")
+		}
+		return broke(codeStreamCreation, "push stream of a client")
 	default:
 		s.CancelRead(codeStreamCreation)
 		return nil
@@ -177,7 +184,7 @@ func (c *conn) readUni(s *quicgo.ReceiveStream) error {
 }
 
 func (c *conn) readControl(f *frames) error {
-	kind, _, err := f.next()
+	kind, err := f.next()
 	if err != nil {
 		return err
 	}
@@ -192,9 +199,12 @@ func (c *conn) readControl(f *frames) error {
 		return err
 	}
 	for {
-		kind, _, err := f.next()
+		kind, err := f.next()
 		if err != nil {
 			return err
+		}
+		if kind != frameWithdraw && c.idle.Add(time.Now(), 1) > maxIdleFrames {
+			return broke(codeExcessiveLoad, "too many frames that carry nothing, at last of type %#x", kind)
 		}
 		switch kind {
 		case frameGoAway, framePing, framePong, frameWithdraw, frameBye:
@@ -207,7 +217,12 @@ func (c *conn) readControl(f *frames) error {
 			}
 		case frameData, frameHeaders, frameSettings, framePushPromise, 0x2, 0x6, 0x8, 0x9:
 			return broke(codeFrameUnexpected, "frame of type %#x on the control stream", kind)
+		case frameCancelPush:
+			return broke(codeID, "CANCEL_PUSH of no push")
 		default:
+			if c.client && kind == frameMaxPushID {
+				return broke(codeFrameUnexpected, "MAX_PUSH_ID of a server")
+			}
 			if err := f.skip(); err != nil {
 				return err
 			}
@@ -216,7 +231,7 @@ func (c *conn) readControl(f *frames) error {
 }
 
 func (c *conn) takeSettings(b []byte) error {
-	ours := false
+	got := map[uint64]bool{}
 	for len(b) > 0 {
 		id, n, err := quicvarint.Parse(b)
 		if err == nil {
@@ -227,8 +242,12 @@ func (c *conn) takeSettings(b []byte) error {
 			return broke(codeFrame, "malformed SETTINGS")
 		}
 		b = b[n:]
-		ours = ours || id == settingOurs
+		if got[id] || 0x2 <= id && id <= 0x5 { // RFC 9114 §7.2.4.1
+			return broke(codeSettings, "setting %#x is reserved, or repeated", id)
+		}
+		got[id] = true
 	}
+	ours := got[settingOurs]
 	c.mu.Lock()
 	c.ours = ours
 	close(c.ready)
@@ -259,7 +278,15 @@ func (c *conn) take(kind uint64, b []byte) error {
 			answer()
 		}
 	case frameGoAway:
-		c.leaves.Do(func() { go c.onGoAway() })
+		id, n, err := quicvarint.Parse(b)
+		switch {
+		case err != nil || n < len(b):
+			return broke(codeFrame, "malformed GOAWAY")
+		case id > c.goAwayID, c.client && id%4 != 0: // RFC 9114 §5.2
+			return broke(codeID, "GOAWAY with ID %d", id)
+		}
+		c.goAwayID = id
+		c.onGoAway(quicgo.StreamID(id))
 	case frameBye:
 		select {
 		case <-c.bye:
@@ -267,7 +294,7 @@ func (c *conn) take(kind uint64, b []byte) error {
 		default:
 			close(c.bye)
 		}
-		c.leaves.Do(func() { go c.onGoAway() })
+		c.onGoAway(quicgo.StreamID(c.goAwayID))
 	case frameWithdraw:
 		id, _, err := quicvarint.Parse(b)
 		if err != nil {
@@ -330,21 +357,39 @@ func (c *conn) passPing(answer func()) {
 }
 
 // goodbye closes the connection once the peer has received all data. The session and all
-// exchanges are complete.
+// exchanges are complete. quic-go 0.65 does not report acknowledgements: the context of a stream ends with Close.
+// It sends again what is not acknowledged. So a peer without frameBye has received everything when nothing is sent.
 func (c *conn) goodbye() {
-	wait := lingerTime
-	if c.isOurs() {
+	ours := c.isOurs()
+	if ours {
 		c.control(appendFrame(nil, frameBye))
-		wait = goodbyeWithin
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-c.bye:
-	case <-timer.C:
-	case <-c.q.Context().Done():
+	overdue := time.After(goodbyeWithin)
+	for {
+		before := c.q.ConnectionStats().BytesSent
+		var quiet <-chan time.Time
+		if !ours {
+			quiet = time.After(2 * c.answerWithin())
+		}
+		select {
+		case <-quiet:
+			if c.q.ConnectionStats().BytesSent > before {
+				continue
+			}
+		case <-c.bye:
+		case <-overdue:
+		case <-c.q.Context().Done():
+		}
+		c.close(codeNoError, "")
+		return
 	}
-	c.close(codeNoError, "")
+}
+
+// answerWithin returns how long to wait for an acknowledgement of the peer: three probe timeouts (RFC 9002 §6.2.1), and
+// lingerTime at least. Two packets may be lost meanwhile.
+func (c *conn) answerWithin() time.Duration {
+	s := c.q.ConnectionStats()
+	return max(lingerTime, 3*(s.SmoothedRTT+4*s.MeanDeviation))
 }
 
 // isOurs reports that the peer understands our frames. It is false until its SETTINGS are in.
@@ -352,6 +397,15 @@ func (c *conn) isOurs() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ours
+}
+
+// violated resets qs for a stream error, and closes the connection for a connection error.
+func (c *conn) violated(v *violation, qs *quicgo.Stream) {
+	if v.streamError() {
+		abort(qs, quicgo.StreamErrorCode(v.code))
+	} else {
+		c.close(v.code, v.text)
+	}
 }
 
 func (c *conn) close(code uint64, text string) {

@@ -18,11 +18,12 @@
 // It does not count for the memory budget what waits for a lost packet: a connection holds as much
 // as its window. It has no stateless reset (RFC 9000 §10.3): no key of one process alone outlives it, and a
 // key that replicas share lets others reset connections (§21.11). A peer notices a restart at the same
-// address by PING.
+// address by PING. Empty DATA frames and unknown frames of a request are not counted, as they provoke nothing.
 //
 // Peers of this project recognize each other by a setting. Between them PING, the
 // withdrawal of a CONNECT and the orderly close are frames of the control stream. Other peers
-// ignore these frames by RFC 9114 §9. They receive at most a PING, before their SETTINGS.
+// ignore these frames by RFC 9114 §9. They receive at most a PING, before their SETTINGS. A connection to one closes
+// when nothing was sent for 2 s or six probe timeouts, since quic-go does not report what was acknowledged.
 //
 // HTTP/3 is written here, on quic-go alone. The client of quic-go's package http3 closes a
 // connection when the last request has completed after GOAWAY. That drops bytes that are not

@@ -68,7 +68,7 @@ func (x *exchange) close() {
 // forget resets both streams for want of memory.
 func (x *exchange) forget() bool {
 	x.st.Reset(http2.ErrCodeEnhanceYourCalm)
-	x.cancel(codeExcessiveLoad)
+	abort(x.qs, codeExcessiveLoad)
 	return true
 }
 
@@ -153,10 +153,10 @@ func (x *exchange) resetBehind(code quicgo.StreamErrorCode) {
 	})
 }
 
-// cancel resets both halves of the QUIC stream.
-func (x *exchange) cancel(code quicgo.StreamErrorCode) {
-	x.qs.CancelWrite(code)
-	x.qs.CancelRead(code)
+// abort resets both halves of qs.
+func abort(qs *quicgo.Stream, code quicgo.StreamErrorCode) {
+	qs.CancelWrite(code)
+	qs.CancelRead(code)
 }
 
 func (x *exchange) copyOut() error {
@@ -227,8 +227,7 @@ func (x *exchange) into() {
 		x.cancelOut(code)
 		x.qs.CancelRead(code)
 	case errors.As(err, &v):
-		x.cancel(quicgo.StreamErrorCode(v.code))
-		x.st.Reset(toH2(v.code))
+		x.c.close(v.code, v.text)
 	default: // reset by the session, or failed with it; or cancelled already, or with the connection
 		x.qs.CancelRead(resetCode(err))
 	}

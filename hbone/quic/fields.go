@@ -2,7 +2,6 @@ package quic
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -39,8 +38,6 @@ type section struct {
 	header hbone.Header
 }
 
-var errTooLarge = errors.New("hbone: field section is too large")
-
 // decode reads a field section. Its size is bounded as RFC 9114 §4.2.2 counts it.
 func decode(b []byte) (s section, err error) {
 	next := qpack.NewDecoder().Decode(b)
@@ -54,7 +51,7 @@ func decode(b []byte) (s section, err error) {
 			return s, broke(codeDecompression, "%v", err)
 		}
 		if size += len(f.Name) + len(f.Value) + 32; size > maxHeaderBlock {
-			return s, errTooLarge
+			return s, broke(codeExcessiveLoad, "field section of more than %d bytes", maxHeaderBlock)
 		}
 		if f.IsPseudo() {
 			if _, twice := s.pseudo[f.Name]; twice || len(s.header) > 0 {
@@ -73,12 +70,12 @@ func decode(b []byte) (s section, err error) {
 	}
 }
 
-// connectionFields may not be sent in HTTP/3 (RFC 9114 §4.2).
-var connectionFields = []string{"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te"}
+// connectionFields may not be sent in HTTP/3, nor "te" but with "trailers" (RFC 9114 §4.2).
+var connectionFields = []string{"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 
 // valid reports whether f is a proper field: a name in lower case, no control characters.
 func valid(f qpack.HeaderField) bool {
-	if f.Name == "" || slices.Contains(connectionFields, f.Name) {
+	if f.Name == "" || slices.Contains(connectionFields, f.Name) || f.Name == "te" && f.Value != "trailers" {
 		return false
 	}
 	for _, c := range []byte(f.Name) {
@@ -92,6 +89,12 @@ func valid(f qpack.HeaderField) bool {
 		}
 	}
 	return true
+}
+
+// malformedConnect reports whether s is a CONNECT without :authority, or with other pseudo-header fields (RFC 9114 §4.4).
+func (s section) malformedConnect() bool {
+	_, named := s.pseudo[":authority"]
+	return s.pseudo[":method"] == "CONNECT" && (!named || len(s.pseudo) != 2)
 }
 
 // status returns the status of a response, 0 if it has no valid one.

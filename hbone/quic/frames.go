@@ -61,6 +61,9 @@ func (v *violation) Error() string {
 	return fmt.Sprintf("hbone: peer broke HTTP/3: %s (%#x)", v.text, v.code)
 }
 
+// streamError reports whether v is a stream error (RFC 9114 §8). Other violations are connection errors.
+func (v *violation) streamError() bool { return v.code == codeMessage || v.code == codeExcessiveLoad }
+
 func broke(code uint64, format string, args ...any) error {
 	return &violation{code, fmt.Sprintf(format, args...)}
 }
@@ -74,16 +77,15 @@ type frames struct {
 // newFrames reads ahead next to nothing: large payloads go past the buffer.
 func newFrames(r io.Reader) *frames { return &frames{r: bufio.NewReaderSize(r, 512)} }
 
-// next returns the header of the next frame; io.EOF at the end of the stream.
-func (f *frames) next() (kind, length uint64, err error) {
-	if kind, err = quicvarint.Read(f.r); err != nil {
-		return 0, 0, err // io.EOF with no byte of it
+// next returns the type of the next frame; io.EOF at the end of the stream.
+func (f *frames) next() (kind uint64, err error) {
+	if _, err := f.r.Peek(1); err != nil {
+		return 0, err
 	}
-	if length, err = quicvarint.Read(f.r); err != nil {
-		return 0, 0, unexpectedEnd(err)
+	if kind, err = quicvarint.Read(f.r); err == nil {
+		f.left, err = quicvarint.Read(f.r)
 	}
-	f.left = length
-	return kind, length, nil
+	return kind, unexpectedEnd(err)
 }
 
 // whole returns the payload of the current frame, of at most max bytes. It holds what has arrived, not what the peer claims.
@@ -110,24 +112,18 @@ func (f *frames) skip() error {
 }
 
 // data waits for payload of the next DATA frames and reports that there is some. It returns io.EOF
-// at the end of the stream. Unknown frames are skipped, trailers end the stream.
+// at the end of the stream. Unknown frames are skipped. A CONNECT has no trailers (RFC 9114 §4.4).
 func (f *frames) data() error {
 	for f.left == 0 {
-		kind, length, err := f.next()
+		kind, err := f.next()
 		switch {
 		case err != nil:
 			return err
 		case kind == frameData:
 		case kind == frameReset:
 			return f.reset()
-		case kind == frameHeaders && length <= maxHeaderBlock: // trailers are not used
-			if err := f.skip(); err != nil {
-				return err
-			}
-		case kind == frameHeaders:
-			return broke(codeExcessiveLoad, "trailers of %d bytes", length)
-		case forbidden(kind):
-			return broke(codeFrameUnexpected, "frame of type %#x on a request stream", kind)
+		case kind == frameHeaders || forbidden(kind):
+			return broke(codeFrameUnexpected, "frame of type %#x behind a CONNECT", kind)
 		default:
 			if err := f.skip(); err != nil {
 				return err
@@ -139,6 +135,9 @@ func (f *frames) data() error {
 
 // reset reads the payload of frameReset, and returns it as an error.
 func (f *frames) reset() error {
+	if f.left > 8 {
+		return broke(codeFrame, "malformed reset")
+	}
 	b, err := f.whole(8)
 	if err != nil {
 		return err
@@ -169,10 +168,10 @@ func forbidden(kind uint64) bool {
 	return false
 }
 
-// unexpectedEnd is err inside a frame.
+// unexpectedEnd is err inside a frame (RFC 9114 §7.1).
 func unexpectedEnd(err error) error {
 	if err == io.EOF {
-		return io.ErrUnexpectedEOF
+		return broke(codeFrame, "truncated frame")
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,14 +22,22 @@ import (
 )
 
 // raw is a client that speaks HTTP/3 by hand.
-func (r *rig) raw() *quicgo.Conn {
+func (r *rig) raw() *quicgo.Conn { return r.rawControl(emptySettings) }
+
+// rawControl is raw with control on its control stream.
+func (r *rig) rawControl(control []byte) *quicgo.Conn {
 	r.t.Helper()
-	cfg := r.clientTLS()
-	q, err := quicgo.DialAddr(context.Background(), r.listener.Addr().String(), cfg, &quicgo.Config{MaxIncomingUniStreams: 10})
+	return r.rawAt(r.listener.Addr(), control)
+}
+
+// rawAt is rawControl by way of addr.
+func (r *rig) rawAt(addr net.Addr, control []byte) *quicgo.Conn {
+	r.t.Helper()
+	q, err := quicgo.DialAddr(context.Background(), addr.String(), r.clientTLS(), &quicgo.Config{MaxIncomingUniStreams: 10})
 	check(r.t, err)
 	ctrl, err := q.OpenUniStream()
 	check(r.t, err)
-	ctrl.Write(appendFrame([]byte{streamControl}, frameSettings))
+	ctrl.Write(control)
 	r.t.Cleanup(func() { q.CloseWithError(codeNoError, "") })
 	return q
 }
@@ -104,45 +113,54 @@ func (d deaf) ReadFrom(p []byte) (int, net.Addr, error) {
 	}
 }
 
-func TestOversizedHeadersAreRefused(t *testing.T) {
+// A request that is malformed or too large costs neither the connection nor other requests.
+func TestServerRefusesBadRequest(t *testing.T) {
 	r := newRig(t, rigConfig{})
 	q := r.raw()
+	method := qpack.HeaderField{Name: ":method", Value: "CONNECT"}
+	authority := qpack.HeaderField{Name: ":authority", Value: "app.default:80"}
+	path := qpack.HeaderField{Name: ":path", Value: "/"}
 	many := bytes.Repeat([]byte{0xc0 | 17}, 60<<10) // :method GET of the static table, or as good as
 	var long bytes.Buffer
 	enc := qpack.NewEncoder(&long)
-	enc.WriteField(qpack.HeaderField{Name: ":method", Value: "CONNECT"})
-	enc.WriteField(qpack.HeaderField{Name: ":authority", Value: "app.default:80"})
+	enc.WriteField(method)
+	enc.WriteField(authority)
 	for range 3000 {
 		enc.WriteField(qpack.HeaderField{Name: "a", Value: "b"})
 	}
-	for name, b := range map[string][]byte{
-		"frame of 1 MiB":   appendFrame(nil, frameHeaders, make([]byte, 1<<20)...),
-		"many fields":      appendFrame(nil, frameHeaders, append([]byte{0, 0}, many...)...),
-		"list over 64 KiB": appendFrame(nil, frameHeaders, long.Bytes()...),
-		"trailing data":    append(requestBlock("app.default:80", nil), appendFrame(nil, frameSettings)...),
-		"not CONNECT":      block(nil, qpack.HeaderField{Name: ":method", Value: "GET"}, qpack.HeaderField{Name: ":authority", Value: "app.default:80"}),
-		"upper case":       requestBlock("app.default:80", hbone.Header{"Upper": "x"}),
-		"bad authority":    requestBlock("app.default", nil),
-		"DATA first":       appendFrame(nil, frameData, 'x'),
+	for _, c := range []struct {
+		name   string
+		b      []byte
+		status int                    // of the response
+		code   quicgo.StreamErrorCode // of the reset without one
+	}{
+		{"frame of 1 MiB", appendFrame(nil, frameHeaders, make([]byte, 1<<20)...), 431, 0},
+		{"many fields", appendFrame(nil, frameHeaders, append([]byte{0, 0}, many...)...), 0, codeMessage},
+		{"list over 64 KiB", appendFrame(nil, frameHeaders, long.Bytes()...), 431, 0},
+		{"not CONNECT", block(nil, qpack.HeaderField{Name: ":method", Value: "GET"}, authority), 400, 0},
+		{"upper case", requestBlock("app.default:80", hbone.Header{"Upper": "x"}), 0, codeMessage},
+		{"bad authority", requestBlock("app.default", nil), 400, 0},
+		{"path for authority", block(nil, method, path), 0, codeMessage},
+		{"path beside authority", block(nil, method, authority, path), 0, codeMessage},
+		{"te: gzip", requestBlock("app.default:80", hbone.Header{"te": "gzip"}), 0, codeMessage},
+		{"te: trailers", requestBlock("app.default:80", hbone.Header{"te": "trailers"}), 200, 0},
+		{"no HEADERS", nil, 0, codeRequestIncomplete},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			qs, err := q.OpenStreamSync(t.Context())
 			check(t, err)
-			go qs.Write(b)
+			go func() {
+				qs.Write(c.b)
+				qs.Close()
+			}()
 			qs.SetReadDeadline(time.Now().Add(5 * time.Second))
 			sec, err := newFrames(qs).section()
 			var reset *quicgo.StreamError
 			switch {
-			case err == nil && sec.status() == 200 && name == "trailing data":
-				if _, err := io.ReadAll(qs); !errors.As(err, &reset) {
-					t.Errorf("got %v, want that the stream is reset", err)
-				}
-			case err == nil && sec.status() >= 400:
-				t.Log(sec.status(), sec.header)
-			case errors.As(err, &reset):
-				t.Log(err)
+			case c.status > 0 && err == nil && sec.status() == c.status:
+			case c.status == 0 && errors.As(err, &reset) && reset.ErrorCode == c.code:
 			default:
-				t.Errorf("got %v, %v; want a refusal", sec.pseudo, err)
+				t.Errorf("got %v, %v; want status %d or reset with %#x", sec.pseudo, err, c.status, c.code)
 			}
 			if q.Context().Err() != nil {
 				t.Fatalf("the connection has ended: %v", context.Cause(q.Context()))
@@ -253,4 +271,19 @@ func TestUnreadStreamsAreBoundedByMemory(t *testing.T) {
 		t.Errorf("%d bytes of %d, %d streams reset", most, b.Size(), reset.Load())
 	}
 	eventually(t, "nothing is used", func() bool { r.client.Close(nil); other.Close(nil); return b.Used() == 0 })
+}
+
+// A request with more fields than the session accepts is refused for good: it is not to be tried elsewhere.
+func TestServerRefusesFieldsBeyondSessionLimit(t *testing.T) {
+	r := newRig(t, rigConfig{server: hbone.Config{MaxHeaderList: 1000}})
+	q := r.raw()
+	for range 20 { // the first may come before the SETTINGS of the session
+		qs, err := q.OpenStreamSync(t.Context())
+		check(t, err)
+		qs.Write(requestBlock("app.default:80", hbone.Header{"a": strings.Repeat("b", 2000)}))
+		qs.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if sec, err := newFrames(qs).section(); err != nil || sec.status() != 431 {
+			t.Fatalf("got %v, %v; want status 431", sec.pseudo, err)
+		}
+	}
 }

@@ -1,10 +1,12 @@
 package quic
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,8 @@ type nat struct {
 	t      testing.TB
 	server net.Addr
 	front  net.PacketConn
+	loses  atomic.Bool  // what the server sends
+	delay  atomic.Int64 // of each packet
 
 	mu     sync.Mutex
 	client net.Addr
@@ -42,12 +46,28 @@ func (n *nat) serve(front net.PacketConn) {
 			if err != nil {
 				return
 			}
-			n.mu.Lock()
-			n.client = from
-			n.back.WriteTo(buf[:k], n.server)
-			n.mu.Unlock()
+			n.pass(buf[:k], func(b []byte) {
+				n.client = from
+				n.back.WriteTo(b, n.server)
+			})
 		}
 	}()
+}
+
+// pass calls send with b, after the delay of the path.
+func (n *nat) pass(b []byte, send func(b []byte)) {
+	if d := time.Duration(n.delay.Load()); d > 0 {
+		b = bytes.Clone(b)
+		time.AfterFunc(d, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			send(b)
+		})
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	send(b)
 }
 
 // rebind has the server see another address of the client.
@@ -67,11 +87,11 @@ func (n *nat) rebind() {
 			if err != nil {
 				return
 			}
-			n.mu.Lock()
-			if n.client != nil {
-				n.front.WriteTo(buf[:k], n.client)
-			}
-			n.mu.Unlock()
+			n.pass(buf[:k], func(b []byte) {
+				if n.client != nil && !n.loses.Load() {
+					n.front.WriteTo(b, n.client)
+				}
+			})
 		}
 	}()
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -27,6 +28,8 @@ type ListenConfig struct {
 	// eighth of it on, a client must first prove its address (Retry, RFC 9000 §8.1.2), and
 	// one address may not have more than an eighth. Default 1024.
 	MaxHandshakes int
+	// Handshake bounds a handshake, and half of it each wait for a packet of it. Default 10 s.
+	Handshake time.Duration
 	// Refused is called for each handshake that fails or is refused. The error of one that
 	// is refused because too many are unfinished is ErrHandshakes. It may be nil, and must not block.
 	Refused func(from net.Addr, err error)
@@ -60,7 +63,9 @@ func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, er
 	l := newListener(pc, cfg)
 	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.starts, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
 	var err error
-	if l.l, err = l.t.Listen(tls, l.cfg.Memory.config(int64(l.cfg.MaxStreams))); err != nil {
+	qcfg := l.cfg.Memory.config(int64(l.cfg.MaxStreams))
+	qcfg.HandshakeIdleTimeout = l.cfg.Handshake / 2 // quic-go fails a handshake after twice that
+	if l.l, err = l.t.Listen(tls, qcfg); err != nil {
 		l.t.Close()
 		pc.Close()
 		return nil, fmt.Errorf("hbone: listen for QUIC on %v: %w", pc.LocalAddr(), err)
@@ -201,7 +206,7 @@ func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 	s.session = session
 	session.Observe(s.changed, nil)
 	s.onWithdraw = s.withdraw
-	s.onGoAway = session.CloseWhenIdle
+	s.onGoAway = func(quicgo.StreamID) { session.CloseWhenIdle() }
 	l.mu.Lock()
 	l.open++
 	l.mu.Unlock()
@@ -272,8 +277,7 @@ func (s *server) accept() {
 		s.smu.Unlock()
 		if closed {
 			if _, failed := s.failed(); !failed { // otherwise the connection closes with the reason
-				qs.CancelWrite(codeRequestRejected)
-				qs.CancelRead(codeRequestRejected)
+				abort(qs, codeRequestRejected)
 			}
 			continue
 		}
@@ -288,7 +292,7 @@ func (s *server) accept() {
 // without SETTINGS goes elsewhere.
 func (s *server) run() {
 	if s.session.AwaitSettings(context.Background()) == nil && s.open() != nil {
-		s.session.Close(nil)
+		s.close(codeStreamCreation, "no control stream is allowed") // nothing, if it is closed
 	}
 	for done := false; !done; {
 		select {
@@ -351,39 +355,47 @@ func (s *server) withdraw(id quicgo.StreamID) {
 	}
 }
 
+var badRequest = hbone.Header{header.NameReason: string(header.ReasonBadRequest)}
+
 // request serves one request.
 func (s *server) request(qs *quicgo.Stream) {
 	f := newFrames(qs)
 	qs.SetReadDeadline(time.Now().Add(headersWithin))
 	sec, err := f.section()
 	qs.SetReadDeadline(time.Time{})
-	cancel := func(code quicgo.StreamErrorCode) {
-		qs.CancelWrite(code)
-		qs.CancelRead(code)
+	if err == nil && sec.malformedConnect() {
+		err = broke(codeMessage, "malformed CONNECT")
 	}
 	var v *violation
 	switch {
-	case err == errTooLarge, errors.As(err, &v) && v.code == codeExcessiveLoad:
-		refuse(qs, 431, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
+	case errors.As(err, &v) && v.code == codeExcessiveLoad:
+		refuse(qs, 431, badRequest)
 		return
 	case errors.As(err, &v):
-		cancel(quicgo.StreamErrorCode(v.code))
+		s.violated(v, qs)
+		return
+	case err == io.EOF:
+		abort(qs, codeRequestIncomplete)
 		return
 	case err != nil:
-		cancel(codeRequestCancelled)
+		abort(qs, codeRequestCancelled)
 		return
-	case sec.pseudo[":method"] != "CONNECT" || len(sec.pseudo) != 2:
-		refuse(qs, 400, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
+	case sec.pseudo[":method"] != "CONNECT":
+		refuse(qs, 400, badRequest)
 		return
 	}
 	st, err := s.session.Start(&hbone.Request{Authority: sec.pseudo[":authority"], Header: sec.header})
-	if err != nil {
-		if _, failed := s.failed(); !failed {
-			cancel(codeRequestRejected) // full, or about to end
-		}
+	if err == nil {
+		s.exchange(st, qs, f)
 		return
 	}
-	s.exchange(st, qs, f)
+	switch _, failed := s.failed(); {
+	case failed: // the connection closes with the reason
+	case errors.Is(err, hbone.ErrRetryable), errors.Is(err, hbone.ErrSessionFull):
+		abort(qs, codeRequestRejected)
+	default: // more fields than the session accepts
+		refuse(qs, 431, badRequest)
+	}
 }
 
 // refuse sends a response with status, and stops reading.
@@ -421,7 +433,7 @@ func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
 	if resp != nil && resp.Status != 200 {
 		refuse(qs, resp.Status, resp.Header)
 	} else if _, failed := s.failed(); !failed {
-		x.cancel(resetCode(err))
+		abort(qs, resetCode(err))
 		st.Reset(toH2(resetCode(err)))
 	}
 	close(x.outDone)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	quicgo "github.com/quic-go/quic-go"
@@ -22,7 +23,7 @@ import (
 // errors are ignored.
 type socket struct {
 	udpConn
-	batch    *ipv4.PacketConn
+	batch    batchReader
 	received atomic.Int64           // reads with packets
 	refused  atomic.Pointer[func()] // nil during the handshake of a client
 }
@@ -34,7 +35,14 @@ type udpConn interface {
 	SetWriteBuffer(bytes int) error
 }
 
-func newSocket(c udpConn) *socket { return &socket{udpConn: c, batch: ipv4.NewPacketConn(c)} }
+type batchReader interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+}
+
+func newSocket(c udpConn) *socket {
+	disableWarning()
+	return &socket{udpConn: c, batch: ipv4.NewPacketConn(c)}
+}
 
 // receiveICMP has reads and writes return ICMP errors.
 func (s *socket) receiveICMP() error {
@@ -51,9 +59,9 @@ func (s *socket) receiveICMP() error {
 // ignoreErrors ends the handshake of a client. refused may be called more than once.
 func (s *socket) ignoreErrors(refused func()) { s.refused.Store(&refused) }
 
-// ReadBatch is what quic-go reads by.
+// ReadBatch is what quic-go reads by. The error of an ICMP message comes once. One of this host may last, and is waited for.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
-	for {
+	for again := false; ; again = true {
 		n, err := s.batch.ReadBatch(ms, flags)
 		if err == nil {
 			s.received.Add(1)
@@ -61,8 +69,14 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 		if !s.ignored(err) {
 			return n, err
 		}
+		if again {
+			time.Sleep(readPause)
+		}
 	}
 }
+
+// readPause is how long reading pauses at each error but the first.
+const readPause = time.Millisecond
 
 // WriteMsgUDP sends again after an error, which may be that of an earlier packet. A second one is a lost packet. quic-go needs
 // EMSGSIZE for path MTU discovery.
@@ -123,7 +137,15 @@ var passing = []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscal
 // quic-go asks for this much, in bytes, and writes to the standard logger if it gets less.
 const wantedReceiveBuffer = 7 << 20
 
-func init() { os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") } // see Listener.ReceiveBuffer
+const noBufferWarning = "QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING"
+
+// disableWarning disables that line, unless the operator has set the variable. quic-go has no other switch. See
+// Listener.ReceiveBuffer.
+func disableWarning() {
+	if _, set := os.LookupEnv(noBufferWarning); !set {
+		os.Setenv(noBufferWarning, "true")
+	}
+}
 
 // ReceiveBuffer returns the size of the socket's receive buffer in bytes. It is not enough if packets of
 // a burst may be dropped. 0: unknown.

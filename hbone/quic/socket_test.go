@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/ipv4"
+
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
@@ -19,10 +21,15 @@ func TestRefusedPort(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		returns bool
-	}{{"peer is gone", false}, {"peer is there", true}} {
+		delay   time.Duration // of a packet
+	}{{"peer is gone", false, 0}, {"peer is there", true, 0}, {"peer is there, far away", true, 600 * time.Millisecond}} {
 		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && c.delay > 0 {
+				t.Skip("takes 15 s")
+			}
 			r := newRig(t, rigConfig{})
 			n := newNAT(t, r.listener.Addr())
+			n.delay.Store(int64(c.delay))
 			p, err := Dial(context.Background(), udp(t), n.front.LocalAddr(), r.clientTLS(), DialConfig{})
 			check(t, err)
 			s, err := hbone.StartClient(p, hbone.DefaultConfig())
@@ -39,24 +46,25 @@ func TestRefusedPort(t *testing.T) {
 			}
 			check(t, there())
 
+			time.Sleep(3 * c.delay) // until no packet is on its way
 			at := n.front.LocalAddr().(*net.UDPAddr)
 			n.front.Close()
 			began := time.Now()
 			if c.returns {
 				_, err := st.Write([]byte("x"))
 				check(t, err)
-				time.Sleep(verifyWithin / 10)
+				time.Sleep(lingerTime / 10)
 				front, err := net.ListenUDP("udp", at)
 				check(t, err)
 				n.serve(front)
 				_, err = io.ReadFull(st, make([]byte, 1))
 				check(t, err)
-				time.Sleep(verifyWithin * 3 / 2)
+				time.Sleep(lingerTime * 3 / 2)
 				check(t, there())
 				return
 			}
 			err = there()
-			if took := time.Since(began); !errors.Is(s.Err(), syscall.ECONNREFUSED) || took > 4*verifyWithin {
+			if took := time.Since(began); !errors.Is(s.Err(), syscall.ECONNREFUSED) || took > 4*lingerTime {
 				t.Errorf("after %v: %v, session %v; want that the port is refused", took, err, s.Err())
 			}
 		})
@@ -135,5 +143,45 @@ func TestDialFailsBySendError(t *testing.T) {
 	started := time.Now()
 	if _, err := Dial(t.Context(), f, r.listener.Addr(), r.clientTLS(), DialConfig{}); err == nil || time.Since(started) > 2*time.Second {
 		t.Errorf("after %v: %v, want an error at once", time.Since(started), err)
+	}
+}
+
+// failingReads counts reads that fail as on a host without memory.
+type failingReads struct{ n int }
+
+func (f *failingReads) ReadBatch([]ipv4.Message, int) (int, error) {
+	if f.n++; f.n > 20 {
+		return 0, net.ErrClosed
+	}
+	return 0, os.NewSyscallError("recvmmsg", syscall.ENOMEM)
+}
+
+// A lasting error of this host does not take a processor.
+func TestSocketPausesAtReadErrors(t *testing.T) {
+	s := newSocket(udp(t).(*net.UDPConn))
+	defer s.Close()
+	s.ignoreErrors(func() {})
+	f := &failingReads{}
+	s.batch = f
+	started := time.Now()
+	if _, err := s.ReadBatch(nil, 0); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want that the socket is closed", err)
+	}
+	if d := time.Since(started); d < 19*readPause {
+		t.Errorf("%d reads in %v", f.n, d)
+	}
+}
+
+// quic-go's own line about a small buffer is off, unless the operator wants it.
+func TestOperatorDecidesOnBufferWarning(t *testing.T) {
+	for set, want := range map[string]string{"": "true", "false": "false", "true": "true"} {
+		t.Setenv(noBufferWarning, set) // restored at the end
+		if set == "" {
+			os.Unsetenv(noBufferWarning)
+		}
+		newSocket(udp(t).(*net.UDPConn)).Close()
+		if got := os.Getenv(noBufferWarning); got != want {
+			t.Errorf("set to %q: %q, want %q", set, got, want)
+		}
 	}
 }

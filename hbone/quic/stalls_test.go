@@ -113,17 +113,8 @@ func TestUnreadStreamDoesNotHoldClosedSession(t *testing.T) {
 // A client waits for the response of a server that has stopped reading.
 func TestLateRefusalIsDelivered(t *testing.T) {
 	r := newRig(t, rigConfig{})
-	l, err := quicgo.ListenAddr("127.0.0.1:0", r.ids.ServerTLS(serverID, nil, "h3"), &quicgo.Config{})
-	check(t, err)
-	defer l.Close()
-	go func() {
-		q, err := l.Accept(t.Context())
-		if err != nil {
-			return
-		}
-		ctrl, _ := q.OpenUniStream()
-		ctrl.Write(appendFrame([]byte{streamControl}, frameSettings))
-		qs, err := q.AcceptStream(t.Context())
+	s := r.rawServer(emptySettings, func(q *quicgo.Conn, _ *quicgo.SendStream) {
+		qs, err := q.AcceptStream(context.Background())
 		if err != nil {
 			return
 		}
@@ -131,13 +122,8 @@ func TestLateRefusalIsDelivered(t *testing.T) {
 		time.Sleep(2 * stallCheck) // the response was lost
 		qs.Write(responseBlock(503, hbone.Header{header.NameReason: string(header.ReasonNoEndpoint)}))
 		qs.Close()
-	}()
-	p, err := Dial(t.Context(), udp(t), l.Addr(), r.clientTLS(), DialConfig{})
-	check(t, err)
-	s, err := hbone.StartClient(p, hbone.DefaultConfig())
-	check(t, err)
-	defer func() { s.Close(nil); <-s.Closed() }()
-	_, _, err = s.Open(t.Context(), &hbone.Request{Authority: "app.default:80"})
+	})
+	_, _, err := s.Open(t.Context(), &hbone.Request{Authority: "app.default:80"})
 	var status *hbone.StatusError
 	if !errors.As(err, &status) || status.Status != 503 || status.Reason() != header.ReasonNoEndpoint {
 		t.Errorf("got %v, want 503 no_endpoint", err)
@@ -160,4 +146,46 @@ func TestRefusalBehindEndOfRequest(t *testing.T) {
 	r.client.Close(nil)
 	closed(t, "the session is closed", r.client.Closed())
 	closed(t, "the server's session is closed", r.server(0).Closed())
+}
+
+// A peer that is not ours receives everything before the connection closes, also if packets are lost meanwhile.
+func TestCloseDeliversToOtherPeer(t *testing.T) {
+	data := make([]byte, 20<<10) // fits in the first congestion window
+	lost := make(chan struct{})
+	r := newRig(t, rigConfig{handler: func(_ context.Context, in *hbone.Incoming) {
+		if st, err := in.Accept(nil); err == nil {
+			if in.Authority == "late.default:80" {
+				<-lost
+			}
+			st.Write(data)
+			st.Close()
+		}
+	}})
+	open(t, r.client).Close() // its session is the first of the listener
+	n := newNAT(t, r.listener.Addr())
+	q := r.rawAt(n.front.LocalAddr(), emptySettings)
+	qs, err := q.OpenStreamSync(t.Context())
+	check(t, err)
+	qs.Write(requestBlock("late.default:80", nil))
+	qs.Close()
+	f := newFrames(qs)
+	_, err = f.section()
+	check(t, err)
+	n.loses.Store(true)
+	close(lost)
+	eventually(t, "everything is written", func() bool { return r.server(1).Streams() == 0 })
+	r.server(1).Close(nil)
+	time.Sleep(lingerTime * 6 / 5)
+	n.loses.Store(false)
+	qs.SetReadDeadline(time.Now().Add(10 * time.Second))
+	check(t, f.data())
+	got, err := io.ReadAll(f.r)
+	if err != nil || len(got) < len(data) {
+		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(data))
+	}
+	started := time.Now()
+	closedWith(t, q, codeNoError)
+	if d := time.Since(started); d > goodbyeWithin {
+		t.Errorf("the end took %v", d)
+	}
 }

@@ -119,3 +119,19 @@ func TestStockServer(t *testing.T) {
 	s.Close(nil)
 	closed(t, "the session is closed", s.Closed())
 }
+
+// Any status of 2xx accepts a CONNECT (RFC 9114 §4.4).
+func TestClientAcceptsAny2xx(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	s := r.rawServer(emptySettings, func(q *quicgo.Conn, _ *quicgo.SendStream) {
+		if qs, err := q.AcceptStream(context.Background()); err == nil {
+			qs.Write(appendFrame(responseBlock(204, nil), frameData, 'x'))
+			qs.Close()
+		}
+	})
+	st := open(t, s)
+	defer st.Close()
+	if b, err := io.ReadAll(st); err != nil || string(b) != "x" {
+		t.Errorf("got %q, %v", b, err)
+	}
+}

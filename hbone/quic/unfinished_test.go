@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+	"time"
 
 	quicgo "github.com/quic-go/quic-go"
 )
@@ -66,5 +67,22 @@ func TestHandshakeBoundsHoldUnderRandomSchedule(t *testing.T) {
 		if l.Handshakes() != 0 || len(l.by) != 0 {
 			t.Errorf("seed %d: %d unfinished, %d addresses left", seed, l.Handshakes(), len(l.by))
 		}
+	}
+}
+
+// A handshake that its client does not finish ends when it has taken as long as it may.
+func TestHandshakeIsBounded(t *testing.T) {
+	const limit = time.Second
+	r := newRig(t, rigConfig{listen: ListenConfig{Handshake: limit}})
+	tr := &quicgo.Transport{Conn: deaf{udp(t)}}
+	defer tr.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*limit)
+	defer cancel()
+	go tr.Dial(ctx, r.listener.Addr(), r.clientTLS(), nil)
+	eventually(t, "a handshake has started", func() bool { return r.listener.Handshakes() == 1 })
+	started := time.Now()
+	eventually(t, "it has ended", func() bool { return r.listener.Handshakes() == 0 })
+	if d := time.Since(started); d > 2*limit {
+		t.Errorf("it ended after %v, want %v at most", d, limit)
 	}
 }

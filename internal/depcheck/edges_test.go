@@ -199,6 +199,7 @@ var allowed = map[string]why{
 	"hbone/quic": {
 		"hbone":        "the sessions that it carries",
 		"hbone/header": "why a request is refused",
+		"hbone/wire":   "counts frames",
 
 		"internal/admission": "which addresses count as one",
 		"internal/memory":    "bounds what connections buffer",
