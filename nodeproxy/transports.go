@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -29,6 +30,9 @@ type transports struct {
 	probe func(ctx context.Context, network string, sources []origin) (time.Duration, error)
 	// moved is called when new sessions use QUIC again, and when they no longer do, but for a doubt.
 	moved func(network string, quic bool)
+
+	changes *prometheus.CounterVec // of the transport, by network and transport
+	failed  *prometheus.CounterVec // QUIC handshakes, by network
 
 	wake chan struct{} // capacity 1: a probe may be due
 	mu   sync.Mutex
@@ -55,7 +59,10 @@ var sampleEvery = 10 * time.Second // tests have less
 var infoOf = tcp.InfoOf
 
 func newTransports(log zerolog.Logger) *transports {
-	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{}}
+	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{},
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_transport_changes_total", Help: "Changes of isthmus_line_transport, by the new transport. A stalled QUIC session causes two: to TCP, and back once a probe has passed."}, []string{"network", "transport"}),
+		failed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_quic_failures_total", Help: "Failed QUIC handshakes with gateways of another network, of sessions and of probes."}, []string{"network"}),
+	}
 }
 
 // maxSources is how many sources of the latest sessions to a network are probed from. A NetworkPolicy or a firewall may block
@@ -160,6 +167,7 @@ func (t *transports) input(network string, f func(s *selector, now time.Time)) {
 	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
 	t.mu.Unlock()
 	if after != transport {
+		t.changes.WithLabelValues(network, after).Inc()
 		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
 	}
 	if left || after != transport && after == lines.QUIC {
