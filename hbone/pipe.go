@@ -36,6 +36,22 @@ type PipeInfo struct {
 	Peer          Peer
 	Local, Remote net.Addr
 	TLS           tls.ConnectionState // zero on the inner end
+	Stats         func() PipeStats    // of the connection. nil: not known
+}
+
+// PipeStats are statistics of a connection since it was opened.
+type PipeStats struct {
+	RTT        time.Duration // smoothed
+	Sent, Lost uint64        // bytes of all packets sent, and of those declared lost. A few of these may have arrived late
+}
+
+// PipeStats returns the statistics of the connection that s runs on. ok is false over TCP, and if
+// s runs in a stream.
+func (s *Session) PipeStats() (x PipeStats, ok bool) {
+	if p, isPipe := s.t.(*Pipe); isPipe && p.info.Stats != nil {
+		return p.info.Stats(), true
+	}
+	return x, false
 }
 
 const (

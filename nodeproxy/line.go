@@ -3,10 +3,10 @@ package nodeproxy
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
@@ -20,8 +20,8 @@ type line struct {
 
 func newLine(l tcp.Line) *line { return &line{l, dialKernel(hopKeepAlive, l.Control)} }
 
-// measured returns what the kernel measured on the open connections to gateways of other networks, and which transport new
-// sessions use, in the order of the networks' names.
+// measured returns statistics of the open connections to gateways of other networks, and which transport new sessions use, in
+// the order of the networks' names.
 func (p *Proxy) measured() []answer.Line {
 	by := map[string]*answer.Line{}
 	line := func(network string) *answer.Line {
@@ -42,8 +42,8 @@ func (p *Proxy) measured() []answer.Line {
 		}
 		if i, ok := infoOf(s.Conn()); ok {
 			add(line(networkOf(key)), i)
-		} else if strings.HasPrefix(key.Address, overQUIC) {
-			line(networkOf(key)).QUIC++
+		} else if x, ok := s.PipeStats(); ok {
+			addQUIC(line(networkOf(key)), x)
 		}
 	}
 	out := make([]answer.Line, 0, len(by))
@@ -65,23 +65,30 @@ func (p *Proxy) choice(l *answer.Line) {
 	}
 }
 
-// add adds a connection to l.
+// add adds a TCP connection to l.
 func add(l *answer.Line, i tcp.Info) {
 	l.Congestion[i.Congestion]++
-	l.RTTMicros = (l.RTTMicros*int64(l.Connections) + i.RTT.Microseconds()) / int64(l.Connections+1)
 	l.Connections++
+	l.RTTMicros += (i.RTT.Microseconds() - l.RTTMicros) / int64(l.Connections)
 	l.Segments += i.Segments
 	l.Retransmitted += i.Retransmitted
 	l.BytesPerSecond = max(l.BytesPerSecond, i.DeliveryRate)
+}
+
+func addQUIC(l *answer.Line, x hbone.PipeStats) {
+	l.QUIC++
+	l.QUICRTTMicros += (x.RTT.Microseconds() - l.QUICRTTMicros) / int64(l.QUIC)
+	l.QUICSent += x.Sent
+	l.QUICLost += x.Lost
 }
 
 // lineCollector has gauges of measured, read when they are collected. There are as many as other networks in use.
 type lineCollector struct{ measured func() []answer.Line }
 
 var (
-	lineConnections = prometheus.NewDesc("isthmus_line_connections", "Open TCP connections to gateways of another network, by their congestion control algorithm.", []string{"network", "congestion"}, nil)
-	lineRTT         = prometheus.NewDesc("isthmus_line_rtt_seconds", "Round-trip time to gateways of another network: mean of the kernel's smoothed values for the open TCP connections.", []string{"network"}, nil)
-	lineLoss        = prometheus.NewDesc("isthmus_line_retransmitted_ratio", "Share of data segments to gateways of another network that were retransmitted since the open TCP connections were opened: an upper bound of the loss.", []string{"network"}, nil)
+	lineConnections = prometheus.NewDesc("isthmus_line_connections", "Open connections to gateways of another network, by transport and congestion control algorithm.", []string{"network", "transport", "congestion"}, nil)
+	lineRTT         = prometheus.NewDesc("isthmus_line_rtt_seconds", "Round-trip time to gateways of another network: mean of the smoothed values of the open connections.", []string{"network", "transport"}, nil)
+	lineLoss        = prometheus.NewDesc("isthmus_line_retransmitted_ratio", "Share of the data to gateways of another network that was retransmitted since the open connections were opened. TCP: data segments, an upper bound of the loss. QUIC: bytes in packets that were lost.", []string{"network", "transport"}, nil)
 	lineTransport   = prometheus.NewDesc("isthmus_line_transport", "1 for the transport of new sessions for small messages to another network, 0 for the other one. Only with lines.transport quic or auto.", []string{"network", "transport"}, nil)
 	lineRate        = prometheus.NewDesc("isthmus_line_delivery_rate_bytes", "Bytes per second that gateways of another network acknowledged lately: the most of any open TCP connection. Limited by how much applications send.", []string{"network"}, nil)
 )
@@ -96,21 +103,28 @@ func (c lineCollector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c lineCollector) Collect(out chan<- prometheus.Metric) {
 	for _, l := range c.measured() {
+		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{l.Network}, labels...)...)
+		}
 		for congestion, n := range l.Congestion {
-			out <- prometheus.MustNewConstMetric(lineConnections, prometheus.GaugeValue, float64(n), l.Network, congestion)
+			gauge(lineConnections, float64(n), lines.TCP, congestion)
 		}
 		if l.Transport != "" {
 			used := map[string]float64{lines.TCP: 0, lines.QUIC: 0}
 			used[l.Transport] = 1
 			for transport, value := range used {
-				out <- prometheus.MustNewConstMetric(lineTransport, prometheus.GaugeValue, value, l.Network, transport)
+				gauge(lineTransport, value, transport)
 			}
 		}
-		if l.Connections == 0 {
-			continue
+		if l.QUIC > 0 {
+			gauge(lineConnections, float64(l.QUIC), lines.QUIC, "newreno") // all that quic-go has
+			gauge(lineRTT, float64(l.QUICRTTMicros)/1e6, lines.QUIC)
+			gauge(lineLoss, l.QUICLoss(), lines.QUIC)
 		}
-		out <- prometheus.MustNewConstMetric(lineRTT, prometheus.GaugeValue, (time.Duration(l.RTTMicros) * time.Microsecond).Seconds(), l.Network)
-		out <- prometheus.MustNewConstMetric(lineLoss, prometheus.GaugeValue, l.Loss(), l.Network)
-		out <- prometheus.MustNewConstMetric(lineRate, prometheus.GaugeValue, float64(l.BytesPerSecond), l.Network)
+		if l.Connections > 0 {
+			gauge(lineRTT, float64(l.RTTMicros)/1e6, lines.TCP)
+			gauge(lineLoss, l.Loss(), lines.TCP)
+			gauge(lineRate, float64(l.BytesPerSecond))
+		}
 	}
 }

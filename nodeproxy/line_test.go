@@ -52,7 +52,7 @@ func TestLinesAreMeasured(t *testing.T) {
 	if l := lines[0]; l.Segments == 0 || l.RTTMicros <= 0 || l.RTTMicros > time.Second.Microseconds() || l.Retransmitted > l.Segments/2 {
 		t.Errorf("%+v: want segments, most of them sent once, and a round trip of this machine", l)
 	}
-	if n := node.Metric(t, `isthmus_line_connections{congestion="reno",network="west"}`); n != float64(lines[0].Connections) {
+	if n := node.Metric(t, `isthmus_line_connections{congestion="reno",network="west",transport="tcp"}`); n != float64(lines[0].Connections) {
 		t.Errorf("isthmus_line_connections is %g, status has %d connections", n, lines[0].Connections)
 	}
 	_, body := node.Get(t, "/explain?"+url.Values{"source": {"east/default/client-1"}, "destination": {host + ":80"}}.Encode())

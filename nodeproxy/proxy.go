@@ -240,6 +240,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.paths = newPaths(p.data, p.checkPath)
 	p.transports = newTransports(log)
 	p.transports.probe, p.transports.moved = p.probeUDP, p.move
+	p.registry.MustRegister(p.transports.changes, p.transports.failed)
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	p.view.works = p.gatewayProbes.Restart

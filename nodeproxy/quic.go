@@ -59,7 +59,7 @@ func (p *Proxy) dialOuter(ctx context.Context, over, network string, source orig
 	}()
 	switch over {
 	case lines.QUIC:
-		t, expiry, _, err = p.dialQUIC(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake, source, expect, to.quic, protocols...)
+		t, expiry, _, err = p.dialQUIC(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake, network, source, expect, to.quic, protocols...)
 		return t, expiry, err
 	case lines.Auto:
 		return p.dialEither(ctx, network, source, expect, to, protocols...)
@@ -92,7 +92,7 @@ func (p *Proxy) dialEither(ctx context.Context, network string, source origin, e
 	o, err := firstOf(ctx, 2, func(ctx context.Context, i int) (o open, err error) {
 		if i == 0 {
 			var took time.Duration
-			o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(network), source, expect, to.quic, protocols...) // to its end, as a probe
+			o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(network), network, source, expect, to.quic, protocols...) // to its end, as a probe
 			overtaken := false
 			note(func() { quicDone, quicErr, quicFailed, overtaken = true, err, err != nil && isEvidence(err), tcpOpen })
 			if err == nil {
@@ -119,9 +119,9 @@ func (p *Proxy) dialEither(ctx context.Context, network string, source origin, e
 	return o.t, o.expires, err
 }
 
-// dialQUIC opens a QUIC connection to a gateway as source, from the network namespace of source. took is the time of the
-// handshake alone.
-func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, took time.Duration, err error) {
+// dialQUIC opens a QUIC connection to a gateway of a network as source, from the network namespace of source. took is the time
+// of the handshake alone.
+func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, network string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, took time.Duration, err error) {
 	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, quic.Protocols(protocols)...)
 	if err != nil {
 		return nil, expiry, 0, err
@@ -136,13 +136,18 @@ func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origi
 	pipe, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg, quic.DialConfig{
 		Silence: p.cfg.Timeouts.Dial, Memory: quic.Memory{Budget: p.cfg.Memory, Owner: source.id.String()},
 	})
-	switch {
-	case err == nil:
+	if err == nil {
 		return pipe, expiry, time.Since(started), nil
-	case identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))): // no process, or no path
-		return nil, expiry, 0, &dialError{err}
 	}
-	return nil, expiry, 0, inHandshake(hopOuter, err)
+	if identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))) { // no process, or no path
+		err = &dialError{err}
+	} else {
+		err = inHandshake(hopOuter, err)
+	}
+	if !errors.Is(ctx.Err(), context.Canceled) && isEvidence(err) {
+		p.transports.failed.WithLabelValues(network).Inc()
+	}
+	return nil, expiry, 0, err
 }
 
 // startOuter starts a session with a gateway.
@@ -197,7 +202,7 @@ func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) 
 	var failures [dialsAtFailure]error
 	took, err := firstOf(ctx, len(failures), func(ctx context.Context, i int) (time.Duration, error) {
 		source, x := sources[i%len(sources)], to[i%len(to)]
-		t, _, took, err := p.dialQUIC(ctx, within, source, []spiffeid.ID{x.Identity}, x.quic, "h2")
+		t, _, took, err := p.dialQUIC(ctx, within, network, source, []spiffeid.ID{x.Identity}, x.quic, "h2")
 		if err == nil {
 			t.Close()
 			return took, nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -259,7 +260,11 @@ func TestProbeTriesSeveralGateways(t *testing.T) {
 		r.gateways(c.gateways...)
 		for range c.tries {
 			began := time.Now()
+			failures := testutil.ToFloat64(r.p.transports.failed.WithLabelValues("west"))
 			took, err := r.p.probeUDP(t.Context(), "west", sources)
+			if n := testutil.ToFloat64(r.p.transports.failed.WithLabelValues("west")) - failures; err != nil && n != dialsAtFailure {
+				t.Errorf("%s: %g failed handshakes are counted, want %d", what, n, dialsAtFailure)
+			}
 			if (err == nil) != c.passes || err != nil && isEvidence(err) != c.evidence {
 				t.Errorf("%s: %v; want that it passes: %v, else that it counts: %v", what, err, c.passes, c.evidence)
 			}

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -15,8 +16,14 @@ type selector struct {
 	quic    bool      // QUIC is in use
 	changed time.Time // when quic last changed; zero: never
 
-	line  lineFigures
-	lossy time.Time // when TCP last lost packets at a rate that keeps QUIC in use
+	line  lineFigures // of TCP, since changed
+	udp   lineFigures // of QUIC, while it is in use
+	start lineFigures // of TCP, when QUIC was last started
+	lossy time.Time   // when packets were last lost at a rate that keeps QUIC in use
+
+	bad     int       // consecutive samples in which QUIC lost far more than TCP
+	worse   float64   // share of packets that QUIC lost when it was last left for that
+	worseAt time.Time // when; zero: never since QUIC was last started
 
 	failed time.Time // when UDP last failed; zero: never
 	cause  string    // of that
@@ -38,14 +45,24 @@ const (
 	quicLossBBR = 0.001
 	quicLoss    = 0.0001
 	// lossEvidence is how many lost segments, and in how many samples, are needed to start with QUIC. One burst of loss, as
-	// when a transfer fills a queue, is not enough. clearEvidence is how many segments are needed to end it.
-	lossEvidence  = 3
-	lossySamples  = 2.5 // the third one in a minute or two
-	clearEvidence = 2000
+	// when a transfer fills a queue, is not enough.
+	lossEvidence = 3
+	lossySamples = 2.5 // the third one in a minute or two
+	// On a busy line, QUIC is left when both transports lose less than what keeps it in use. The samples then have packets
+	// for cleanEvidence lost ones at quicLoss or quicLossBBR. On other lines it is left after lineClean without a lost
+	// packet. An idle preconnect pool sends thousands of packets in that time (docs/lines.md).
+	cleanEvidence = 20
+	lineClean     = time.Hour
 	// lineHalfLife is when a sample of the line counts half.
 	lineHalfLife = 5 * time.Minute
-	// lineUnknown ends the use of QUIC if TCP has lost nothing that long. There may be too little TCP traffic to tell.
-	lineUnknown = time.Hour
+	// QUIC is also left when it loses worseThan times as much as TCP did, and at least worseLoss, in all and in each of
+	// worseSamples consecutive samples. A rate limit for UDP does that, and a short outage does not. At 1 to 3 % loss QUIC
+	// delays messages about as much as TCP at 0.1 % (docs/lines.md). QUIC is not started again for worsePause, unless TCP
+	// loses a quarter as much.
+	worseThan    = 4
+	worseLoss    = 0.02
+	worseSamples = 6
+	worsePause   = 6 * time.Hour
 
 	// udpPause is the least time on TCP after a failure of UDP, and between other changes.
 	udpPause = 10 * time.Minute
@@ -59,11 +76,12 @@ const (
 	probeSoon  = 10 * time.Second
 )
 
-// lineSample is what the kernel measured on TCP connections for small messages to a network since the last sample.
+// lineSample are statistics of the open sessions for small messages to a network, over one transport, since the last sample.
 type lineSample struct {
-	rtt            time.Duration // mean; zero: no connection is open
-	segments, lost uint64
-	bbr            bool // all connections use bbr
+	sessions       int
+	rtt            time.Duration // mean; zero: no session is open
+	segments, lost float64       // or packets of QUIC
+	bbr            bool          // all sessions use bbr
 }
 
 // lineFigures adds samples up. Older ones count less.
@@ -81,8 +99,8 @@ func (f *lineFigures) add(now time.Time, s lineSample) {
 		f.segments, f.lost, f.lossy = f.segments*left, f.lost*left, f.lossy*left
 	}
 	f.at = now
-	f.segments += float64(s.segments)
-	f.lost += float64(min(s.lost, s.segments))
+	f.segments += s.segments
+	f.lost += min(s.lost, s.segments)
 	if s.lost > 0 {
 		f.lossy++
 	}
@@ -105,9 +123,6 @@ func (f lineFigures) justifies() bool {
 	return f.rtt >= quicRTT && f.lost >= lossEvidence && f.lossy >= lossySamples && f.ratio() >= f.least()
 }
 
-// keeps reports whether they still do, once QUIC is in use.
-func (f lineFigures) keeps() bool { return f.rtt >= quicRTT/2 && f.ratio() >= f.least()/4 }
-
 func (f lineFigures) String() string {
 	congestion := "without bbr"
 	if f.bbr {
@@ -116,29 +131,58 @@ func (f lineFigures) String() string {
 	return fmt.Sprintf("TCP %s lost %.2g %% of its packets at a round trip of %v", congestion, 100*f.ratio(), f.rtt.Round(100*time.Microsecond))
 }
 
-// sample takes in what TCP measured.
-func (s *selector) sample(now time.Time, x lineSample) {
-	s.line.add(now, x)
-	keeps := s.line.keeps()
-	if x.lost > 0 && keeps {
-		s.lossy = now
-	}
-	if !s.quic || now.Sub(s.changed) < udpPause {
+// sample takes in samples of both transports.
+func (s *selector) sample(now time.Time, tcp, quic lineSample) {
+	s.line.add(now, tcp)
+	if !s.quic {
 		return
 	}
-	if !keeps && s.line.segments >= clearEvidence || now.Sub(s.lossy) >= lineUnknown {
+	s.udp.add(now, quic)
+	limit := max(worseLoss, worseThan*s.start.ratio())
+	if quic.lost >= limit*max(1, quic.segments) {
+		s.bad++
+	} else if quic.segments > 0 {
+		s.bad = 0
+	}
+	if ratio := s.udp.ratio(); s.bad >= worseSamples && ratio >= limit {
+		s.worse, s.worseAt = ratio, now
+		s.fail(now, fmt.Sprintf("QUIC lost %.2g %% of its packets, TCP %.2g %%", 100*ratio, 100*s.start.ratio()))
+		return
+	}
+	keeps := s.rtt() >= quicRTT/2 && max(s.line.ratio(), s.udp.ratio()) >= s.line.least()/4
+	if keeps && tcp.lost+quic.lost > 0 {
+		s.lossy = now
+	}
+	clean := !keeps && (s.line.segments+s.udp.segments)*s.line.least() >= cleanEvidence
+	if now.Sub(s.changed) >= udpPause && (clean || now.Sub(s.lossy) >= lineClean) {
 		s.use(now, false)
 	}
 }
 
+// use changes the transport. Both are measured anew then.
 func (s *selector) use(now time.Time, quic bool) {
-	if s.quic != quic {
-		s.quic, s.changed = quic, now
-		s.doubt, s.doubts, s.slow = time.Time{}, 0, 0
+	if s.quic == quic {
+		return
 	}
 	if quic {
-		s.lossy = now
+		s.start, s.worseAt = s.line, time.Time{}
 	}
+	s.quic, s.changed, s.lossy = quic, now, now
+	s.line, s.udp = lineFigures{at: s.line.at, rtt: s.line.rtt, bbr: s.line.bbr}, lineFigures{}
+	s.doubt, s.doubts, s.slow, s.bad = time.Time{}, 0, 0, 0
+}
+
+// rtt returns the round-trip time of the transport in use.
+func (s *selector) rtt() time.Duration { return cmp.Or(s.udp.rtt, s.line.rtt) }
+
+// starts reports whether QUIC is to be started if UDP passes.
+func (s *selector) starts(now time.Time) bool {
+	return s.rested(now) && s.line.justifies() && !s.barred(now)
+}
+
+// barred reports whether QUIC has lost far more than TCP does.
+func (s *selector) barred(now time.Time) bool {
+	return !s.worseAt.IsZero() && now.Sub(s.worseAt) < worsePause && worseThan*s.line.ratio() < s.worse
 }
 
 // rested reports whether the pause after a failure or a change is over.
@@ -155,14 +199,14 @@ func (s *selector) wantsProbe(now time.Time) bool {
 	case s.quic && s.slow == 0:
 		return now.Sub(s.probed) >= probeEvery
 	}
-	return (s.quic || s.rested(now) && s.line.justifies()) && now.Sub(s.probed) >= probeSoon
+	return (s.quic || s.starts(now)) && now.Sub(s.probed) >= probeSoon
 }
 
 func (s *selector) probing(now time.Time) { s.probed = now }
 
 // patience bounds a QUIC handshake. A longer one has failed. One over slowAfter is slow.
-func (s *selector) patience() time.Duration  { return max(time.Second, 4*s.line.rtt) }
-func (s *selector) slowAfter() time.Duration { return 250*time.Millisecond + 3*s.line.rtt }
+func (s *selector) patience() time.Duration  { return max(time.Second, 4*s.rtt()) }
+func (s *selector) slowAfter() time.Duration { return 250*time.Millisecond + 3*s.rtt() }
 
 // shook takes in a QUIC handshake: of a probe, or of a session.
 func (s *selector) shook(now time.Time, took time.Duration, err error) {
@@ -180,7 +224,7 @@ func (s *selector) shook(now time.Time, took time.Duration, err error) {
 		return
 	}
 	s.slow = 0
-	if !s.quic && s.rested(now) && s.line.justifies() {
+	if !s.quic && s.starts(now) {
 		s.use(now, true)
 	}
 }
@@ -240,8 +284,10 @@ func (s *selector) transport() string {
 // reason explains transport to an operator.
 func (s *selector) reason(now time.Time) string {
 	switch {
+	case s.quic && s.doubt.IsZero() && s.udp.segments > 0:
+		return fmt.Sprintf("%v, QUIC loses %.2g %%", s.start, 100*s.udp.ratio())
 	case s.quic && s.doubt.IsZero():
-		return s.line.String()
+		return s.start.String()
 	case s.quic:
 		return "QUIC has stalled, UDP is being probed"
 	case !s.failed.IsZero() && now.Sub(s.failed) < udpPause:
@@ -250,6 +296,8 @@ func (s *selector) reason(now time.Time) string {
 		return "TCP is not measured yet"
 	case !s.line.justifies():
 		return s.line.String() + ", too little for QUIC"
+	case s.barred(now):
+		return fmt.Sprintf("QUIC lost %.2g %% of its packets %v ago, it is tried again in %v, or if TCP loses %.2g %%", 100*s.worse, now.Sub(s.worseAt).Round(time.Minute), s.worseAt.Add(worsePause).Sub(now).Round(time.Minute), 100*s.worse/worseThan)
 	case !s.rested(now):
 		return fmt.Sprintf("%s, QUIC is tried in %v at the earliest", s.line, s.changed.Add(udpPause).Sub(now).Round(time.Second))
 	}

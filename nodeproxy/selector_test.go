@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -18,15 +19,24 @@ type selectorInput func(s *selector, now time.Time)
 func tcpLine(rtt time.Duration, congestion string, segments, lost uint64) selectorInput {
 	return func(s *selector, now time.Time) {
 		for i := range uint64(3) {
-			s.sample(now, lineSample{rtt: rtt, segments: (segments + i) / 3, lost: (lost + i) / 3, bbr: congestion == "bbr"})
+			s.sample(now, lineSample{rtt: rtt, segments: float64((segments + i) / 3), lost: float64((lost + i) / 3), bbr: congestion == "bbr"}, lineSample{})
+		}
+	}
+}
+
+// quicLine is what QUIC measured, in some samples.
+func quicLine(samples int, packets, lost float64) selectorInput {
+	return func(s *selector, now time.Time) {
+		for range samples {
+			s.sample(now, lineSample{}, lineSample{rtt: 40 * msec, segments: packets, lost: lost})
 		}
 	}
 }
 
 // burst is loss in a single sample.
-func burst(segments, lost uint64) selectorInput {
+func burst(segments, lost float64) selectorInput {
 	return func(s *selector, now time.Time) {
-		s.sample(now, lineSample{rtt: 40 * msec, segments: segments, lost: lost, bbr: true})
+		s.sample(now, lineSample{rtt: 40 * msec, segments: segments, lost: lost, bbr: true}, lineSample{})
 	}
 }
 
@@ -178,10 +188,60 @@ func TestSelectorTranscripts(t *testing.T) {
 			{30 * min, tcpLine(40*msec, "bbr", 1e6, 500), "quic probe", ""},
 			{31 * min, tcpLine(40*msec, "bbr", 1e6, 500), "quic probe", ""},
 		}},
-		{"no TCP traffic tells of loss", append(onQUIC[:3:3],
-			selectorStep{30 * min, tcpLine(40*msec, "bbr", 10, 0), "quic probe", ""},
-			selectorStep{59 * min, tcpLine(0, "", 0, 0), "quic probe", ""},
-			selectorStep{60 * min, tcpLine(0, "", 0, 0), "tcp", ""},
+		{"QUIC loses packets, TCP is not used", append(onQUIC[:3:3],
+			selectorStep{30 * min, quicLine(1, 1000, 2), "quic probe", "TCP with bbr lost 1 % of its packets at a round trip of 40ms, QUIC loses 0.2 %"},
+			selectorStep{60 * min, quicLine(1, 10, 0), "quic probe", "lost 1 %"},
+			selectorStep{89 * min, quicLine(1, 100, 0.5), "quic probe", ""},
+			selectorStep{148 * min, quicLine(1, 10, 0), "quic probe", ""},
+		)},
+		{"QUIC loses no packet in an hour", append(onQUIC[:3:3],
+			selectorStep{30 * min, quicLine(1, 1000, 2), "quic probe", ""},
+			selectorStep{89 * min, quicLine(1, 10, 0), "quic probe", ""},
+			selectorStep{90 * min, quicLine(1, 10, 0), "tcp", "lost 0 %"},
+			selectorStep{91 * min, tcpLine(40*msec, "bbr", 1000, 0), "tcp", "too little"},
+		)},
+		{"QUIC loses few of many packets", append(onQUIC[:3:3],
+			selectorStep{9 * min, quicLine(1, 20_000, 4), "quic probe", ""},
+			selectorStep{11 * min, quicLine(1, 10_000, 1), "tcp", "too little"},
+		)},
+		{"QUIC loses few of some packets", append(onQUIC[:3:3],
+			selectorStep{11 * min, quicLine(1, 10_000, 1), "quic probe", ""},
+		)},
+		{"the line gets shorter", append(onQUIC[:3:3],
+			selectorStep{11 * min, func(s *selector, now time.Time) {
+				s.sample(now, lineSample{}, lineSample{rtt: msec, segments: 30_000, lost: 100})
+			}, "tcp", ""},
+		)},
+		{"QUIC loses far more than TCP did", append(onQUIC[:3:3],
+			selectorStep{min, quicLine(5, 100, 8), "quic probe", "QUIC loses 8 %"},
+			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp", "UDP failed 0s ago (QUIC lost 8 % of its packets, TCP 1 %)"},
+			selectorStep{30 * min, lossy, "tcp", "QUIC lost 8 % of its packets 29m0s ago, it is tried again in 5h31m0s, or if TCP loses 2 %"},
+			selectorStep{6*time.Hour + 2*min, lossy, "tcp probe", "probed"},
+			selectorStep{6*time.Hour + 2*min, handshake(90 * msec), "quic", ""},
+		)},
+		{"the line loses far more than before", append(onQUIC[:3:3],
+			selectorStep{min, quicLine(6, 100, 8), "tcp", "QUIC lost 8 %"},
+			selectorStep{30 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp probe", "lost 8 %"},
+			selectorStep{30 * min, handshake(90 * msec), "quic", ""},
+			selectorStep{31 * min, quicLine(20, 100, 8), "quic probe", "TCP with bbr lost 8 %"},
+		)},
+		{"an outage is no rate limit", append(onQUIC[:3:3],
+			selectorStep{min, quicLine(2, 100, 50), "quic probe", ""},
+			selectorStep{2 * min, quicLine(1, 100, 1), "quic probe", ""},
+			selectorStep{2 * min, quicLine(5, 100, 8), "quic probe", ""},
+		)},
+		{"QUIC loses more than TCP did, but little", append(onQUIC[:2:2],
+			selectorStep{0, tcpLine(40*msec, "bbr", 9000, 0), "tcp", "0.1 %"},
+			selectorStep{time.Second, handshake(90 * msec), "quic", ""},
+			selectorStep{min, quicLine(20, 1000, 19), "quic", "QUIC loses 1.9 %"},
+		)},
+		{"a longer path has slower handshakes", append(onQUIC[:3:3],
+			selectorStep{min, func(s *selector, now time.Time) {
+				s.sample(now, lineSample{}, lineSample{rtt: 300 * msec, segments: 100, lost: 1})
+			}, "quic probe", ""},
+			selectorStep{min, handshake(900 * msec), "quic", ""},
+			selectorStep{3 * min, handshake(900 * msec), "quic", ""},
+			selectorStep{5 * min, handshake(900 * msec), "quic", ""},
 		)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -205,17 +265,17 @@ func TestSelectorTranscripts(t *testing.T) {
 // Under random inputs the selector keeps to what it promises.
 func TestSelectorRandomSchedules(t *testing.T) {
 	seed := rand.Uint64()
-	switches := 0
+	switches, limits := 0, 0
 	for run := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, run))
 		var s selector
 		now := time.Unix(1e9, 0)
 		var all, settled, lates []time.Time // changes of transport, and those that were not a doubt; late handshakes
 		var failed time.Time
-		lost := uint64(0)
+		lost, limited := 0., false // segments of TCP; UDP has a rate limit
 		for range 2000 {
 			now = now.Add(time.Duration(r.Int64N(int64(time.Minute))))
-			before, quic := s.transport(), s.quic
+			before, quic, was := s.transport(), s.quic, s
 			opens := false // the input allows a change to QUIC
 			switch r.IntN(13) {
 			case 0:
@@ -243,19 +303,32 @@ func TestSelectorRandomSchedules(t *testing.T) {
 					s.shook(now, took, nil)
 				}
 			default:
-				x := lineSample{rtt: time.Duration(r.Int64N(int64(100 * msec))), segments: r.Uint64N(5000), bbr: r.IntN(2) == 0}
+				x := lineSample{rtt: time.Duration(r.Int64N(int64(100 * msec))), segments: float64(r.IntN(5000)), bbr: r.IntN(2) == 0}
 				if r.IntN(3) == 0 {
-					x.lost = r.Uint64N(50)
+					x.lost = float64(r.IntN(50))
 				}
 				lost += x.lost
-				s.sample(now, x)
+				y := lineSample{rtt: x.rtt, segments: float64(r.IntN(5000))}
+				if limited = limited != (r.IntN(20) == 0); limited {
+					y.lost = y.segments / 5
+				} else if r.IntN(3) == 0 {
+					y.lost = float64(r.IntN(50))
+				}
+				if r.IntN(10) == 0 {
+					x, y = lineSample{}, lineSample{}
+				}
+				s.sample(now, x, y)
 			}
+			failures := s.failed != was.failed
 			if after := s.transport(); after != before {
 				all = append(all, now)
 			}
 			if s.quic != quic {
 				settled = append(settled, now)
 				switches++
+				if s.worseAt == now {
+					limits++
+				}
 			}
 			switch {
 			case s.quic && !quic && !opens:
@@ -264,6 +337,12 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: QUIC without loss", seed, run)
 			case !failed.IsZero() && now.Sub(failed) < udpPause && s.transport() != lines.TCP:
 				t.Fatalf("seed %d, run %d: QUIC %v after a failure", seed, run, now.Sub(failed))
+			case quic && !s.quic && !failures && now.Sub(was.changed) < udpPause:
+				t.Fatalf("seed %d, run %d: QUIC left after %v without a failure", seed, run, now.Sub(was.changed))
+			case s.quic && !quic && !was.worseAt.IsZero() && now.Sub(was.worseAt) < worsePause && s.start.ratio() < was.worse/worseThan:
+				t.Fatalf("seed %d, run %d: QUIC %v after it lost %g, while TCP loses %g", seed, run, now.Sub(was.worseAt), was.worse, s.start.ratio())
+			case s.quic && s.bad > worseSamples && s.udp.ratio() > max(worseLoss, worseThan*s.start.ratio()):
+				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.start.ratio())
 			case quic && !s.quic && !s.doubt.IsZero():
 				t.Fatalf("seed %d, run %d: in doubt of a transport that is not in use", seed, run)
 			case lastIn(settled, now, time.Hour) > 12:
@@ -276,8 +355,98 @@ func TestSelectorRandomSchedules(t *testing.T) {
 			}
 		}
 	}
-	if switches < 1000 {
-		t.Errorf("seed %d: %d changes in all: these schedules test nothing", seed, switches)
+	if switches < 1000 || limits < 50 {
+		t.Errorf("seed %d: %d changes in all, %d for the loss of QUIC: these schedules test nothing", seed, switches, limits)
+	}
+}
+
+// randomLine is a line that loses each packet with the same probability, sampled every 10 s.
+type randomLine struct {
+	*rand.Rand
+	selector
+	now     time.Time
+	changes int
+	packets int // in a sample
+}
+
+// run takes samples for d of the transport in use, and probes where the selector wants it. It stops early at the first change if
+// first is true.
+func (l *randomLine) run(d time.Duration, tcpLoss, quicLoss float64, first bool) {
+	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(10 * time.Second) {
+		quic := l.quic
+		sample := func(p float64) lineSample {
+			x := lineSample{rtt: 40 * msec, segments: float64(l.packets), bbr: true}
+			for i := l.gap(p); i < l.packets; i += 1 + l.gap(p) {
+				x.lost++
+			}
+			return x
+		}
+		if quic {
+			l.sample(l.now, lineSample{}, sample(quicLoss))
+		} else {
+			l.sample(l.now, sample(tcpLoss), lineSample{})
+		}
+		if l.wantsProbe(l.now) {
+			l.shook(l.now, 90*msec, nil)
+		}
+		if l.quic != quic {
+			if l.changes++; first {
+				return
+			}
+		}
+	}
+}
+
+// gap draws how many packets arrive before one is lost.
+func (l *randomLine) gap(p float64) int {
+	if p == 0 {
+		return l.packets
+	}
+	return int(math.Log(1-l.Float64()) / math.Log1p(-p))
+}
+
+// A line that goes on to lose packets keeps QUIC, and one that does not leaves it.
+func TestSelectorStaysWhileLineLosesPackets(t *testing.T) {
+	seed := rand.Uint64()
+	for run := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, run))
+		l := randomLine{Rand: r, now: time.Unix(1e9, 0), packets: int(50 * math.Pow(40, r.Float64()))}
+		loss := quicLossBBR * math.Pow(20, r.Float64())
+		if run%4 == 0 { // the least
+			l.packets, loss = 60, quicLossBBR
+		}
+		if l.run(6*time.Hour, loss, loss, true); !l.quic {
+			t.Fatalf("seed %d, run %d: no QUIC at %g loss, %d packets", seed, run, loss, l.packets)
+		}
+		if l.run(24*time.Hour, loss, loss, false); l.changes != 1 {
+			t.Errorf("seed %d, run %d: %d changes in a day at %g loss, %d packets; want none (%s)", seed, run, l.changes-1, loss, l.packets, l.reason(l.now))
+			continue
+		}
+		if l.run(lineClean+udpPause, loss, 0, true); l.quic {
+			t.Errorf("seed %d, run %d: QUIC after more than an hour without loss", seed, run)
+		}
+		if l.run(24*time.Hour, 0, 0, true); l.quic {
+			t.Errorf("seed %d, run %d: QUIC on a line without loss", seed, run)
+		}
+	}
+}
+
+// A rate limit for UDP that drops packets is found within minutes, and costs little after that.
+func TestSelectorLeavesUDPThatLosesMore(t *testing.T) {
+	seed := rand.Uint64()
+	for run := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, run))
+		l := randomLine{Rand: r, now: time.Unix(1e9, 0), packets: 300 + r.IntN(2000)}
+		loss := quicLossBBR * (1 + 3*r.Float64())
+		l.run(6*time.Hour, loss, 0.08, true)
+		began := l.now
+		if l.run(time.Hour, loss, 0.08, true); l.quic || l.now.Sub(began) > 5*time.Minute {
+			t.Errorf("seed %d, run %d: QUIC for %v at %g loss over TCP and 8 %% over QUIC", seed, run, l.now.Sub(began), loss)
+		}
+		l.changes = 0
+		if l.run(24*time.Hour, loss, 0.08, false); l.changes > 8 {
+			t.Errorf("seed %d, run %d: %d changes in a day at %g loss over TCP and 8 %% over QUIC", seed, run, l.changes, loss)
+		}
 	}
 }
 

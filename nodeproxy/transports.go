@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -30,6 +31,9 @@ type transports struct {
 	// moved is called when new sessions use QUIC again, and when they no longer do, but for a doubt.
 	moved func(network string, quic bool)
 
+	changes *prometheus.CounterVec // of the transport, by network and transport
+	failed  *prometheus.CounterVec // QUIC handshakes, by network
+
 	wake chan struct{} // capacity 1: a probe may be due
 	mu   sync.Mutex
 	by   map[string]*selected // by network
@@ -38,24 +42,34 @@ type transports struct {
 // selected is the transport to one network.
 type selected struct {
 	selector
-	sources []origin                        // of the last sessions for small messages, latest first, each origin.from once
-	failed  map[string]time.Time            // when QUIC last failed from a captured pod where TCP connected, by origin.from
-	stalls  map[string]time.Time            // when a session stalled, by picker.GatewayKey
-	probing bool                            // a probe is planned or in flight
-	counted map[*hbone.Session]lineCounters // of the open TCP sessions, at the last sample
+	sources []origin                      // of the last sessions for small messages, latest first, each origin.from once
+	failed  map[string]time.Time          // when QUIC last failed from a captured pod where TCP connected, by origin.from
+	stalls  map[string]time.Time          // when a session stalled, by picker.GatewayKey
+	probing bool                          // a probe is planned or in flight
+	counted map[*hbone.Session]lineTotals // of the open sessions, at the last sample
 }
 
-// lineCounters are totals of one TCP connection.
-type lineCounters struct{ segments, lost uint64 }
+// lineTotals are statistics of the connection of a session since it was opened.
+type lineTotals struct {
+	quic, bbr  bool
+	rtt        time.Duration
+	sent, lost float64 // segments of TCP, or QUIC packets of quicPacket bytes
+}
 
-// sampleEvery is the pause between samples of TCP connections. A probe starts within it.
+// quicPacket is the size of a full QUIC packet. Smaller ones count in proportion.
+const quicPacket = 1200
+
+// sampleEvery is the pause between samples of sessions. A probe starts within it.
 var sampleEvery = 10 * time.Second // tests have less
 
 // infoOf is tcp.InfoOf. Tests have lines that lose packets.
 var infoOf = tcp.InfoOf
 
 func newTransports(log zerolog.Logger) *transports {
-	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{}}
+	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{},
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_transport_changes_total", Help: "Changes of isthmus_line_transport, by the new transport. A stalled QUIC session causes two: to TCP, and back once a probe has passed."}, []string{"network", "transport"}),
+		failed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_quic_failures_total", Help: "Failed QUIC handshakes with gateways of another network, of sessions and of probes."}, []string{"network"}),
+	}
 }
 
 // maxSources is how many sources of the latest sessions to a network are probed from. A NetworkPolicy or a firewall may block
@@ -160,6 +174,7 @@ func (t *transports) input(network string, f func(s *selector, now time.Time)) {
 	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
 	t.mu.Unlock()
 	if after != transport {
+		t.changes.WithLabelValues(network, after).Inc()
 		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
 	}
 	if left || after != transport && after == lines.QUIC {
@@ -240,7 +255,7 @@ func (t *transports) retain(snap *mesh.Snapshot) {
 }
 
 // run samples lines and starts probes until ctx is done. It then waits for the probes in flight and drops all networks.
-func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hbone.Session]tcp.Info) {
+func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hbone.Session]lineTotals) {
 	var probes sync.WaitGroup
 	defer func() {
 		probes.Wait()
@@ -266,36 +281,34 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 	}
 }
 
-// sampleAll takes in what the kernel measured on the open TCP sessions, by network.
-func (t *transports) sampleAll(sessions map[string]map[*hbone.Session]tcp.Info) {
+// sampleAll takes in the statistics of the open sessions, by network.
+func (t *transports) sampleAll(sessions map[string]map[*hbone.Session]lineTotals) {
 	for _, network := range t.networks() {
 		open := sessions[network]
 		t.input(network, func(s *selector, now time.Time) {
 			x := t.by[network] // with mu held
-			sample, counted := sampleOf(open, x.counted)
-			x.counted = counted
-			s.sample(now, sample)
+			tcp, quic := sampleOf(open, x.counted)
+			x.counted = open
+			s.sample(now, tcp, quic)
 		})
 	}
 }
 
-// sampleOf returns what was measured on open sessions since before, and what to pass as before next.
-func sampleOf(open map[*hbone.Session]tcp.Info, before map[*hbone.Session]lineCounters) (x lineSample, counted map[*hbone.Session]lineCounters) {
-	counted = map[*hbone.Session]lineCounters{}
-	x.bbr = true
-	var rtt time.Duration
-	for s, i := range open {
-		c := lineCounters{i.Segments, i.Lost()}
-		x.segments += c.segments - min(c.segments, before[s].segments)
-		x.lost += c.lost - min(c.lost, before[s].lost)
-		x.bbr = x.bbr && strings.HasPrefix(i.Congestion, "bbr")
-		rtt += i.RTT
-		counted[s] = c
+// sampleOf returns samples of the open sessions, by transport, since their totals were before.
+func sampleOf(open, before map[*hbone.Session]lineTotals) (tcp, quic lineSample) {
+	tcp.bbr = true
+	for s, t := range open {
+		x, was := &tcp, before[s]
+		if t.quic {
+			x = &quic
+		}
+		x.sessions++
+		x.rtt += (t.rtt - x.rtt) / time.Duration(x.sessions)
+		x.segments += max(0, t.sent-was.sent)
+		x.lost += max(0, t.lost-was.lost)
+		x.bbr = x.bbr && t.bbr
 	}
-	if len(open) > 0 {
-		x.rtt = rtt / time.Duration(len(open))
-	}
-	return x, counted
+	return tcp, quic
 }
 
 // plan reports whether to probe a network now, as which sources, and how long to wait before. Waits are drawn, so that
@@ -349,23 +362,31 @@ func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
 // overQUIC prefixes the address in a pool key of sessions over QUIC.
 const overQUIC = "quic://"
 
-// gatewaySessions returns the open TCP sessions with gateways, but those for bulk, by network. Bulk loses packets by filling
-// queues.
-func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]tcp.Info {
-	out := map[string]map[*hbone.Session]tcp.Info{}
+// gatewaySessions returns the open sessions with gateways, by network. Those for bulk are left out: bulk loses packets by
+// filling queues.
+func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]lineTotals {
+	out := map[string]map[*hbone.Session]lineTotals{}
 	for key, s := range p.pool.Sessions() {
 		if !strings.HasPrefix(key.UID, gatewayUID) || key.Bulk {
 			continue
 		}
-		if i, ok := infoOf(s.Conn()); ok {
+		if t, ok := totalsOf(s); ok {
 			network := networkOf(key)
 			if out[network] == nil {
-				out[network] = map[*hbone.Session]tcp.Info{}
+				out[network] = map[*hbone.Session]lineTotals{}
 			}
-			out[network][s] = i
+			out[network][s] = t
 		}
 	}
 	return out
+}
+
+func totalsOf(s *hbone.Session) (lineTotals, bool) {
+	if x, ok := s.PipeStats(); ok {
+		return lineTotals{quic: true, rtt: x.RTT, sent: float64(x.Sent) / quicPacket, lost: float64(x.Lost) / quicPacket}, true
+	}
+	i, ok := infoOf(s.Conn())
+	return lineTotals{bbr: strings.HasPrefix(i.Congestion, "bbr"), rtt: i.RTT, sent: float64(i.Segments), lost: float64(i.Lost())}, ok
 }
 
 // errMoved is the cause of CONNECTs that are repeated because their session uses UDP, which has failed.

@@ -16,13 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
-	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -33,7 +33,7 @@ func onQUIC() (t *transports, moved *[]bool) {
 	t.uses("west", origin{})
 	t.input("west", func(s *selector, now time.Time) {
 		for range 3 {
-			s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10})
+			s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10}, lineSample{})
 		}
 	})
 	t.shook("west", 80*time.Millisecond, nil)
@@ -131,22 +131,35 @@ func TestTransportsMoveAfterDoubt(t *testing.T) {
 }
 
 func TestSampleOfCountsSinceTheLast(t *testing.T) {
-	a, b := new(hbone.Session), new(hbone.Session)
-	info := func(segments, lost uint64) tcp.Info {
-		return tcp.Info{Congestion: "bbr", RTT: 40 * time.Millisecond, Segments: segments, Retransmitted: lost + 1, Duplicates: 1}
+	type totals = map[*hbone.Session]lineTotals
+	a, b, c := new(hbone.Session), new(hbone.Session), new(hbone.Session)
+	first := totals{a: {bbr: true, rtt: 40 * time.Millisecond, sent: 100, lost: 5}, c: {quic: true, rtt: 30 * time.Millisecond, sent: 20, lost: 2}}
+	second := totals{a: {bbr: true, rtt: 40 * time.Millisecond, sent: 150, lost: 7}, b: {rtt: 80 * time.Millisecond, sent: 10, lost: 1},
+		c: {quic: true, rtt: 50 * time.Millisecond, sent: 21.5, lost: 1.5}} // QUIC may find that a packet was not lost
+	for _, x := range []struct {
+		open, before totals
+		tcp, quic    lineSample
+	}{
+		{nil, nil, lineSample{bbr: true}, lineSample{}},
+		{first, nil, lineSample{1, 40 * time.Millisecond, 100, 5, true}, lineSample{1, 30 * time.Millisecond, 20, 2, false}},
+		{second, first, lineSample{2, 60 * time.Millisecond, 60, 3, false}, lineSample{1, 50 * time.Millisecond, 1.5, 0, false}},
+		{totals{b: second[b]}, second, lineSample{1, 80 * time.Millisecond, 0, 0, false}, lineSample{}},
+	} {
+		if tcp, quic := sampleOf(x.open, x.before); tcp != x.tcp || quic != x.quic {
+			t.Errorf("%+v and %+v, want %+v and %+v", tcp, quic, x.tcp, x.quic)
+		}
 	}
-	x, counted := sampleOf(map[*hbone.Session]tcp.Info{a: info(100, 5)}, nil)
-	if want := (lineSample{rtt: 40 * time.Millisecond, segments: 100, lost: 5, bbr: true}); x != want {
-		t.Errorf("%+v, want %+v", x, want)
-	}
-	second := info(10, 1)
-	second.Congestion, second.RTT = "cubic", 80*time.Millisecond
-	x, counted = sampleOf(map[*hbone.Session]tcp.Info{a: info(150, 7), b: second}, counted)
-	if want := (lineSample{rtt: 60 * time.Millisecond, segments: 60, lost: 3}); x != want {
-		t.Errorf("%+v, want %+v", x, want)
-	}
-	if x, counted = sampleOf(map[*hbone.Session]tcp.Info{b: second}, counted); x.segments != 0 || x.lost != 0 || len(counted) != 1 {
-		t.Errorf("%+v, %d sessions; want nothing new of one session", x, len(counted))
+}
+
+// Each change of the transport of new sessions is counted, also that for a doubt.
+func TestTransportChangesAreCounted(t *testing.T) {
+	x, _ := onQUIC()
+	x.suspect("west", "west/gw")
+	x.shook("west", 80*time.Millisecond, nil)
+	for transport, want := range map[string]float64{lines.QUIC: 2, lines.TCP: 1} {
+		if n := testutil.ToFloat64(x.changes.WithLabelValues("west", transport)); n != want {
+			t.Errorf("%g changes to %s, want %g", n, transport, want)
+		}
 	}
 }
 
@@ -199,11 +212,11 @@ func runTransports(t *testing.T, u *probedPath, test func(x *transports)) int64 
 	x.uses("west", origin{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
-	s, total := new(hbone.Session), uint64(0)
+	s, total := new(hbone.Session), 0.
 	run.Go(func() {
-		x.run(ctx, func() map[string]map[*hbone.Session]tcp.Info {
+		x.run(ctx, func() map[string]map[*hbone.Session]lineTotals {
 			total++
-			return map[string]map[*hbone.Session]tcp.Info{"west": {s: {Congestion: "bbr", RTT: 40 * time.Millisecond, Segments: 1000 * total, Retransmitted: 10 * total}}}
+			return map[string]map[*hbone.Session]lineTotals{"west": {s: {bbr: true, rtt: 40 * time.Millisecond, sent: 1000 * total, lost: 10 * total}}}
 		})
 	})
 	test(x)

@@ -224,6 +224,19 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 1 {
 		t.Errorf("isthmus_line_transport of quic is %v", n)
 	}
+	if l := a.line(t); l.QUICRTTMicros <= 0 || l.QUICRTTMicros > time.Second.Microseconds() || l.QUICSent == 0 || l.QUICLost > l.QUICSent/2 {
+		t.Errorf("%+v: want statistics of QUIC", l)
+	}
+	for _, metric := range []string{
+		`isthmus_line_connections{congestion="newreno",network="west",transport="quic"}`,
+		`isthmus_line_rtt_seconds{network="west",transport="quic"}`,
+		`isthmus_line_transport_changes_total{network="west",transport="quic"}`,
+	} {
+		if n := client.Metric(t, metric); n <= 0 {
+			t.Errorf("%s is %v", metric, n)
+		}
+	}
+	a.awaitTransport(t, lines.QUIC, "QUIC loses")
 	_, body := client.Get(t, "/explain?"+url.Values{"source": {a.shop.UID}, "destination": {hello}}.Encode())
 	if !strings.Contains(body, `"transport":"quic"`) && !strings.Contains(body, `"transport": "quic"`) {
 		t.Errorf("explain has no transport: %s", body)
@@ -254,6 +267,9 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	}
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 0 {
 		t.Errorf("isthmus_line_transport of quic is %v after the failure", n)
+	}
+	if n := client.Metric(t, `isthmus_line_quic_failures_total{network="west"}`); n == 0 {
+		t.Error("no failed QUIC handshake is counted")
 	}
 	if out := client.Log.Find("outlier changed", "scope", "gateway"); len(out) > 0 {
 		t.Errorf("the gateway was ejected: %v", out[0])

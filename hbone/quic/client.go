@@ -81,7 +81,12 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 // newPipe is the pipe in front of q.
 func newPipe(q *quicgo.Conn) (outer, inner *hbone.Pipe) {
 	state := q.ConnectionState().TLS
-	return hbone.NewPipe(hbone.PipeInfo{Peer: hbone.PeerOf(state), Local: q.LocalAddr(), Remote: q.RemoteAddr(), TLS: state})
+	return hbone.NewPipe(hbone.PipeInfo{Peer: hbone.PeerOf(state), Local: q.LocalAddr(), Remote: q.RemoteAddr(), TLS: state, Stats: func() hbone.PipeStats {
+		// In bytes: PacketsSent counts packets with nothing but acknowledgements, whose loss is not detected, as much as
+		// others. PacketsLost counts ECN marks too.
+		x := q.ConnectionStats()
+		return hbone.PipeStats{RTT: x.SmoothedRTT, Sent: x.BytesSent, Lost: x.BytesLost}
+	}})
 }
 
 // translator configures the session behind the pipe of c, with at most maxStreams CONNECTs. 0: as many as

@@ -13,18 +13,24 @@ import (
 
 var auto = arm{"auto", []string{"ISTHMUS_LINES_TRANSPORT=auto"}}
 
-// usesQUIC reports whether the client's node proxy uses QUIC for small messages.
-func usesQUIC(t *testing.T) bool {
+// ofQUIC returns a metric of the client's node proxy for QUIC, 0 without a value.
+func ofQUIC(t *testing.T, metric string) (value float64) {
 	t.Helper()
 	text, err := here.Get("client-ours", admin, "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Contains(string(text), `isthmus_line_transport{network="west",transport="quic"} 1`)
+	if _, rest, ok := strings.Cut(string(text), metric+`{network="west",transport="quic"} `); ok {
+		fmt.Sscan(rest, &value)
+	}
+	return value
 }
 
-// awaitQUIC has messages on the line for at most d, and reports whether new sessions use QUIC then.
-func awaitQUIC(t *testing.T, d time.Duration) bool {
+// usesQUIC reports whether the client's node proxy uses QUIC for small messages.
+func usesQUIC(t *testing.T) bool { return ofQUIC(t, "isthmus_line_transport") == 1 }
+
+// awaitWithMessages has messages on the line until done returns true, for at most d. It reports whether done did.
+func awaitWithMessages(t *testing.T, d time.Duration, done func() bool) bool {
 	t.Helper()
 	var all sync.WaitGroup
 	var measured, stop atomic.Bool
@@ -38,8 +44,8 @@ func awaitQUIC(t *testing.T, d time.Duration) bool {
 	defer all.Wait()
 	defer stop.Store(true)
 	for began := time.Now(); time.Since(began) < d; time.Sleep(100 * time.Millisecond) {
-		if usesQUIC(t) {
-			t.Logf("QUIC after %v of messages", time.Since(began).Round(100*time.Millisecond))
+		if done() {
+			t.Logf("after %v of messages", time.Since(began).Round(100*time.Millisecond))
 			return true
 		}
 	}
@@ -57,8 +63,19 @@ func TestAutoTransport(t *testing.T) {
 			here.link.Set(busyLine(loss))
 			defer here.link.Set(line)
 			set(t, auto)
-			if quic, want := awaitQUIC(t, time.Minute), loss > 0; quic != want {
+			quic, want := awaitWithMessages(t, time.Minute, func() bool { return usesQUIC(t) }), loss > 0
+			if quic != want {
 				t.Errorf("QUIC in use: %v, want %v", quic, want)
+			}
+			if !quic {
+				return
+			}
+			began := time.Now()
+			awaitWithMessages(t, time.Minute, func() bool { return time.Since(began) > 20*time.Second })
+			got, rtt := ofQUIC(t, "isthmus_line_retransmitted_ratio"), ofQUIC(t, "isthmus_line_rtt_seconds")
+			t.Logf("QUIC lost %.2g %% of %g %%, and has a round trip of %.3g s", 100*got, 100*loss, rtt)
+			if got < loss/3 || got > 3*loss || rtt < 0.04 || rtt > 0.4 {
+				t.Errorf("QUIC lost %g at a round trip of %g s, want about %g and 0.04 s", got, rtt, loss)
 			}
 		})
 	}

@@ -8,29 +8,33 @@ import (
 	"time"
 )
 
-// Line is what the kernel measured on the open TCP connections of a node proxy to the gateways of one other network, and
-// the transport of new sessions, unless that is TCP alone.
+// Line has statistics of the open connections of a node proxy to the gateways of one other network, and the transport of
+// new sessions, unless that is TCP alone.
 type Line struct {
 	Network        string         `json:"network"`        // of the gateways
-	Connections    int            `json:"connections"`    // that are open
+	Connections    int            `json:"connections"`    // of TCP that are open
 	Congestion     map[string]int `json:"congestion"`     // connections by congestion control algorithm
 	RTTMicros      int64          `json:"rttMicros"`      // mean of the smoothed round-trip times
 	Segments       uint64         `json:"segments"`       // with data, sent since each connection was opened
 	Retransmitted  uint64         `json:"retransmitted"`  // of these
 	BytesPerSecond uint64         `json:"bytesPerSecond"` // most that one connection delivered lately
 
-	QUIC      int    `json:"quic,omitempty"`      // QUIC connections that are open
+	QUIC          int    `json:"quic,omitempty"`          // QUIC connections that are open
+	QUICRTTMicros int64  `json:"quicRTTMicros,omitempty"` // mean of their smoothed round-trip times
+	QUICSent      uint64 `json:"quicSent,omitempty"`      // bytes in packets, sent since each QUIC connection was opened
+	QUICLost      uint64 `json:"quicLost,omitempty"`      // of these, in packets that were lost
+
 	Transport string `json:"transport,omitempty"` // of new sessions for small messages: tcp or quic. Empty: lines.transport is tcp
 	Reason    string `json:"reason,omitempty"`    // for it
 }
 
 // Loss is the share of segments that were retransmitted, 0 to 1.
-func (l Line) Loss() float64 {
-	if l.Segments == 0 {
-		return 0
-	}
-	return min(1, float64(l.Retransmitted)/float64(l.Segments))
-}
+func (l Line) Loss() float64 { return share(l.Retransmitted, l.Segments) }
+
+// QUICLoss is the share of the bytes sent over QUIC that were lost, 0 to 1.
+func (l Line) QUICLoss() float64 { return share(l.QUICLost, l.QUICSent) }
+
+func share(part, of uint64) float64 { return min(1, float64(part)/float64(max(1, of))) }
 
 // String is the line of a table without its network.
 func (l Line) String() string {
@@ -39,7 +43,8 @@ func (l Line) String() string {
 		parts = append(parts, l.measured())
 	}
 	if l.QUIC > 0 {
-		parts = append(parts, fmt.Sprintf("%d QUIC connection%s", l.QUIC, plural(l.QUIC)))
+		parts = append(parts, fmt.Sprintf("%d QUIC connection%s (round trip %v, %.2g %% lost)",
+			l.QUIC, plural(l.QUIC), micros(l.QUICRTTMicros), 100*l.QUICLoss()))
 	}
 	if l.Transport != "" {
 		parts = append(parts, fmt.Sprintf("small messages use %s (%s)", l.Transport, l.Reason))
@@ -56,7 +61,11 @@ func (l Line) measured() string {
 	}
 	return fmt.Sprintf("%d connection%s (%s), round trip %v, %.2g %% retransmitted, up to %.*f Mbit/s",
 		l.Connections, plural(l.Connections), strings.Join(slices.Sorted(maps.Keys(l.Congestion)), ", "),
-		(time.Duration(l.RTTMicros) * time.Microsecond).Round(100*time.Microsecond), 100*l.Loss(), digits, rate)
+		micros(l.RTTMicros), 100*l.Loss(), digits, rate)
+}
+
+func micros(n int64) time.Duration {
+	return (time.Duration(n) * time.Microsecond).Round(100 * time.Microsecond)
 }
 
 func plural(n int) string {

@@ -62,7 +62,7 @@ type Status struct {
 	Unguarded []string `json:"unguarded,omitempty"`
 	// Detached is whether a node proxy has no health stream to any gateway of its network.
 	Detached bool `json:"detached,omitempty"`
-	// Lines are a node proxy's TCP connections to gateways of other networks.
+	// Lines are a node proxy's connections to gateways of other networks.
 	Lines []Line `json:"lines,omitempty"`
 	// Controller is the state of a controller.
 	Controller *Controller `json:"controller,omitempty"`

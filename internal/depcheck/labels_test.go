@@ -70,6 +70,8 @@ var labels = map[string]map[string]string{
 		"string(e.Scope)":              "the constants of picker.Scope",
 		"name":                         "ejected, readmitted",
 		"result":                       "withdrawn, accepted, refused, unanswered, see call.heard",
+		"network":                      "the networks whose gateways discovery lists, which are configured or linked",
+		"after":                        "lines.TCP, lines.QUIC",
 	},
 }
 
