@@ -111,7 +111,8 @@ func TestEveryFaultTakesEffectAndHeals(t *testing.T) {
 					answered[phase] += n
 				}
 			}
-			if answered["baseline"] == 0 || answered["healed"] == 0 { // how many goes by how busy the machine is
+			// How many depends on how busy the machine is. The traffic ends at 3 s.
+			if answered["baseline"] == 0 || answered["healed"] == 0 && f.Healed != nil && *f.Healed < 2.5 {
 				t.Errorf("of %d connections answered by phase %v; want some before the fault and after it", r.Arms[0].Attempts, answered)
 			}
 			for _, o := range r.Assertions {
