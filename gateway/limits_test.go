@@ -17,7 +17,9 @@ import (
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -29,6 +31,7 @@ func limited(t *testing.T, l admission.Config) *site {
 		plain(c)
 		l.Handshakes = 100
 		c.Limits.Config = l
+		c.Lines.Transport = lines.QUIC // beside TCP
 	}
 	s.Write()
 	s.StartGateway("west", "gw-1").AwaitReady(t)
@@ -123,36 +126,68 @@ func TestOneSessionTooManyIsSentAway(t *testing.T) {
 		"by identity": {admission.Config{Identity: admission.IdentityLimits{Sessions: 2}}, admission.ByIdentity, "default/shop"},
 		"by address":  {admission.Config{Address: admission.AddressLimits{Sessions: 2}}, admission.ByAddress, "default/other"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := limited(t, c.limits)
-			one, _ := s.dialAs(t, "default/shop"), s.dialAs(t, c.second)
-			chosen(t, one, nil)
-			third, err := s.Session(s.shop.Identity(), s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west"))
-			if err == nil { // the SETTINGS came before the GOAWAY
-				<-third.Done()
-				err = third.Err()
-			}
-			var away *hbone.GoAwayError
-			if !errors.As(err, &away) || away.Code != http2.ErrCodeEnhanceYourCalm {
-				t.Errorf("the third session: %v, want GOAWAY(ENHANCE_YOUR_CALM)", err)
-			}
-			s.told(t, c.scope, admission.Sessions)
-			chosen(t, one, nil) // who is in goes on
-			one.Close(nil)
-			meshtest.Eventually(t, "a session is admitted in place of the one that ended", func() bool {
-				session, err := s.Session(s.shop.Identity(), s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west"))
+		for transport, dial := range map[string]func(s *site, id spiffeid.ID) (*hbone.Session, error){
+			lines.TCP: func(s *site, id spiffeid.ID) (*hbone.Session, error) {
+				return s.Session(id, s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west"))
+			},
+			lines.QUIC: func(s *site, id spiffeid.ID) (*hbone.Session, error) { return s.quicSession(t, id) },
+		} {
+			t.Run(name+" over "+transport, func(t *testing.T) {
+				s := limited(t, c.limits)
+				one, err := dial(s, s.shop.Identity())
 				if err != nil {
-					return false
+					t.Fatal(err)
 				}
-				defer session.Close(nil)
-				st, _, err := session.Open(t.Context(), &hbone.Request{Authority: hello})
-				if err == nil {
-					st.Close()
+				if _, err := dial(s, s.ID(c.second)); err != nil {
+					t.Fatal(err)
 				}
-				return err == nil
+				chosen(t, one, nil)
+				third, err := dial(s, s.shop.Identity())
+				if err == nil { // the SETTINGS came before the GOAWAY
+					<-third.Done()
+					err = third.Err()
+				}
+				var away *hbone.GoAwayError
+				if !errors.As(err, &away) || away.Code != http2.ErrCodeEnhanceYourCalm {
+					t.Errorf("the third session: %v, want GOAWAY(ENHANCE_YOUR_CALM)", err)
+				}
+				s.told(t, c.scope, admission.Sessions)
+				chosen(t, one, nil) // open sessions go on
+				one.Close(nil)
+				meshtest.Eventually(t, "a session is admitted in place of the one that closed", func() bool {
+					session, err := dial(s, s.shop.Identity())
+					if err != nil {
+						return false
+					}
+					defer session.Close(nil)
+					st, _, err := session.Open(t.Context(), &hbone.Request{Authority: hello})
+					if err == nil {
+						st.Close()
+					}
+					return err == nil
+				})
 			})
-		})
+		}
 	}
+}
+
+// quicSession is Session over QUIC.
+func (s *site) quicSession(t *testing.T, id spiffeid.ID) (*hbone.Session, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), meshtest.ExchangeTimeout)
+	defer cancel()
+	socket, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		return nil, err
+	}
+	p, err := quic.Dial(ctx, socket, net.UDPAddrFromAddrPort(s.GatewayAt("west", "gw-1")), s.TLS(id, "h3", s.ID("isthmus-system/gateway-west")), quic.DialConfig{})
+	if err != nil {
+		return nil, err
+	}
+	session, err := hbone.NewClient(ctx, p, hbone.DefaultConfig())
+	if err == nil {
+		t.Cleanup(func() { session.Close(nil) })
+	}
+	return session, err
 }
 
 func TestOneStreamTooManyIsRefusedAndNobodyElses(t *testing.T) {

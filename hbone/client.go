@@ -26,8 +26,7 @@ func StartClient(t Transport, cfg Config) (*Session, error) {
 	s := newSession(t, cfg, true)
 	s.peer.MaxStreams = assumedStreams
 	s.mu.Lock()
-	s.settingsSentAt = time.Now()
-	s.send.control.add(nil, s.ourPreface(), 0)
+	s.greetLocked()
 	s.life.settingsTimer = time.AfterFunc(s.cfg.SettingsTimeout, s.settingsOverdue)
 	s.armExpiryLocked()
 	s.kickLocked()

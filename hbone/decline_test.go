@@ -32,3 +32,26 @@ func TestADeclinedClientMayAskElsewhere(t *testing.T) {
 		<-ended
 	})
 }
+
+// A server session that fails before Serve sends SETTINGS first (RFC 9113 §3.4), so that its client receives the reason.
+func TestGoAwayBeforeServeFollowsSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := simnet.Pair(simnet.Options{})
+		server := NewServer(plainTransport{b}, DefaultConfig(), nil)
+		server.GoAway(http2.ErrCodeEnhanceYourCalm, "no room")
+		client, err := StartClient(plainTransport{a}, DefaultConfig())
+		check(t, err)
+		served := make(chan struct{})
+		go func() {
+			server.Serve(context.Background())
+			close(served)
+		}()
+		<-client.Done()
+		var away *GoAwayError
+		if err := client.Err(); !errors.As(err, &away) || away.Code != http2.ErrCodeEnhanceYourCalm {
+			t.Errorf("the client ended with %v, want GOAWAY(ENHANCE_YOUR_CALM)", err)
+		}
+		client.Close(nil)
+		<-served
+	})
+}

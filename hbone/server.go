@@ -61,8 +61,7 @@ func (s *Session) Serve(ctx context.Context) error {
 	s.life.settingsTimer = time.AfterFunc(s.cfg.SettingsTimeout, s.settingsOverdue)
 	s.armExpiryLocked()
 	if s.life.err == nil {
-		s.settingsSentAt = time.Now()
-		s.send.control.add(nil, s.ourPreface(), 0)
+		s.greetLocked()
 		s.holdLocked()
 		s.kickLocked()
 	}

@@ -229,6 +229,9 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 		st.stopSendingLocked(err)
 	}
 	last := min(s.lastID, s.life.finalID)
+	if how != endAbrupt { // a server may end before Serve
+		s.greetLocked()
+	}
 	switch how {
 	case endOrderly:
 		s.send.data.addData(nil, wire.AppendGoAway(nil, last, code, ""), 0)

@@ -7,6 +7,14 @@ import (
 	"golang.org/x/net/http2"
 )
 
+// greetLocked queues the preface, unless it is queued.
+func (s *Session) greetLocked() {
+	if s.settingsSentAt.IsZero() {
+		s.settingsSentAt = time.Now()
+		s.send.control.add(nil, s.ourPreface(), 0)
+	}
+}
+
 // ourPreface is everything that we send before the first stream, in the order
 // of a stock peer.
 func (s *Session) ourPreface() []byte {

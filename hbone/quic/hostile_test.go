@@ -277,7 +277,13 @@ func TestUnreadStreamsAreBoundedByMemory(t *testing.T) {
 func TestServerRefusesFieldsBeyondSessionLimit(t *testing.T) {
 	r := newRig(t, rigConfig{server: hbone.Config{MaxHeaderList: 1000}})
 	q := r.raw()
-	for range 20 { // the first may come before the SETTINGS of the session
+	first, err := q.OpenStreamSync(t.Context())
+	check(t, err)
+	first.Write(requestBlock("app.default:80", nil))
+	if sec, err := newFrames(first).section(); err != nil || sec.status() != 200 { // behind the SETTINGS of the session
+		t.Fatalf("a CONNECT: %v, %v", sec.pseudo, err)
+	}
+	for range 20 {
 		qs, err := q.OpenStreamSync(t.Context())
 		check(t, err)
 		qs.Write(requestBlock("app.default:80", hbone.Header{"a": strings.Repeat("b", 2000)}))

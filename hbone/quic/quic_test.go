@@ -3,6 +3,7 @@ package quic
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	quicgo "github.com/quic-go/quic-go"
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -391,5 +393,32 @@ func TestListenerBoundsStreams(t *testing.T) {
 		if sec, err := newFrames(qs).section(); err != nil || sec.status() != 200 {
 			t.Fatalf("CONNECT %d: %v, %v", i+1, sec.pseudo, err)
 		}
+	}
+	var full *quicgo.StreamLimitReachedError
+	if _, err := q.OpenStream(); !errors.As(err, &full) {
+		t.Errorf("CONNECT %d: %v, want %T", most+1, err, full)
+	}
+}
+
+// A resumed connection sends no request before the handshake is complete, since a repeated CONNECT would dial again.
+func TestListenerRejects0RTT(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	cfg := r.clientTLS()
+	cfg.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	for i := range 2 {
+		q, err := quicgo.DialAddrEarly(t.Context(), r.listener.Addr().String(), cfg, nil)
+		check(t, err)
+		qs, err := q.OpenStreamSync(t.Context())
+		check(t, err)
+		qs.Write(requestBlock("app.default:80", nil))
+		<-q.HandshakeComplete()
+		if q.ConnectionState().Used0RTT {
+			t.Errorf("connection %d used 0-RTT", i+1)
+		}
+		sec, err := newFrames(qs).section()
+		if err != nil || sec.status() != 200 {
+			t.Errorf("CONNECT of connection %d: %v, %v", i+1, sec.pseudo, err)
+		}
+		q.CloseWithError(codeNoError, "")
 	}
 }

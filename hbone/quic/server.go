@@ -297,16 +297,20 @@ func (s *server) run() {
 	for done := false; !done; {
 		select {
 		case <-s.changed:
-			if !s.isClosed() && s.session.Availability(time.Now()).Retired {
+			// Without streams the session closes at once. GOAWAY of HTTP/3 has no code, and would hide its reason.
+			if !s.isClosed() && s.session.Availability(time.Now()).Retired && s.session.Streams() > 0 {
 				s.goAway()
 			}
 		case <-s.session.Done():
 			done = true
 		}
 	}
-	s.goAway()
+	away, failed := s.failed()
+	if !failed {
+		s.goAway()
+	}
 	<-s.session.Closed() // it has written everything
-	switch away, failed := s.failed(); {
+	switch {
 	case !failed:
 		s.requests.Wait()
 		s.goodbye()
