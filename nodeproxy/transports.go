@@ -321,7 +321,7 @@ func (t *transports) plan(network string, now time.Time) (sources []origin, wait
 		return nil, 0, false
 	}
 	x.probing = true
-	if x.doubt.IsZero() {
+	if !x.doubt {
 		wait = rand.N(sampleEvery)
 	}
 	return slices.Clone(x.sources), wait, true
@@ -330,7 +330,7 @@ func (t *transports) plan(network string, now time.Time) (sources []origin, wait
 // try does a planned probe.
 func (t *transports) try(ctx context.Context, network string, sources []origin, wait time.Duration) {
 	ready := pause(ctx, wait)
-	t.input(network, (*selector).probing)
+	t.input(network, func(s *selector, now time.Time) { s.probed = now })
 	took, err := time.Duration(0), errUndeclared
 	if ready {
 		took, err = t.probe(ctx, network, sources)
