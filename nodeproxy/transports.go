@@ -34,7 +34,7 @@ type transports struct {
 	changes *prometheus.CounterVec // of the transport, by network and transport
 	failed  *prometheus.CounterVec // QUIC handshakes, by network
 
-	wake chan struct{} // capacity 1: a probe may be due
+	wake chan struct{} // capacity 1: QUIC is in doubt
 	mu   sync.Mutex
 	by   map[string]*selected // by network
 }
@@ -169,20 +169,22 @@ func (t *transports) input(network string, f func(s *selector, now time.Time)) {
 		return
 	}
 	now := time.Now()
-	quic, transport := x.quic, x.transport()
+	quic, before := x.quic, x.transport()
 	f(&x.selector, now)
 	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
 	t.mu.Unlock()
-	if after != transport {
+	if after != before {
 		t.changes.WithLabelValues(network, after).Inc()
 		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
 	}
-	if left || after != transport && after == lines.QUIC {
+	switch {
+	case left, after != before && after == lines.QUIC:
 		t.moved(network, !left)
-	}
-	select {
-	case t.wake <- struct{}{}:
-	default:
+	case after != before: // in doubt
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -320,21 +322,19 @@ func (t *transports) plan(network string, now time.Time) (sources []origin, wait
 	if x == nil || x.probing || !x.wantsProbe(now) {
 		return nil, 0, false
 	}
-	x.probing = true
 	if !x.doubt {
 		wait = rand.N(sampleEvery)
 	}
+	x.probing, x.probed = true, now.Add(wait)
 	return slices.Clone(x.sources), wait, true
 }
 
 // try does a planned probe.
 func (t *transports) try(ctx context.Context, network string, sources []origin, wait time.Duration) {
-	ready := pause(ctx, wait)
-	t.input(network, func(s *selector, now time.Time) { s.probed = now })
-	took, err := time.Duration(0), errUndeclared
-	if ready {
-		took, err = t.probe(ctx, network, sources)
+	if !pause(ctx, wait) {
+		return
 	}
+	took, err := t.probe(ctx, network, sources)
 	t.mu.Lock()
 	if x := t.by[network]; x != nil {
 		x.probing = false

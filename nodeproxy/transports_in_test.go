@@ -179,6 +179,12 @@ func (u *probedPath) set(takes time.Duration, err error) {
 	u.takes, u.err = takes, err
 }
 
+func (u *probedPath) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.probes
+}
+
 func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (time.Duration, error) {
 	u.mu.Lock()
 	u.running++
@@ -194,7 +200,7 @@ func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (tim
 		u.running--
 		u.mu.Unlock()
 	}()
-	if !pause(ctx, min(takes, time.Second)) {
+	if takes > 0 && !pause(ctx, min(takes, time.Second)) {
 		return 0, context.Cause(ctx)
 	}
 	if takes > time.Second && err == nil {
@@ -285,6 +291,23 @@ func TestOnlyPodWithoutUDP(t *testing.T) {
 			time.Sleep(time.Minute)
 			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
 				t.Errorf("%s (%s); want TCP", got, why)
+			}
+		})
+	})
+}
+
+// A probe without a result, such as while all gateways drain, is repeated at the next sample, not immediately.
+func TestProbeWithoutResultWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: 80 * time.Millisecond}
+		runTransports(t, u, func(x *transports) {
+			time.Sleep(time.Minute)
+			before := u.count()
+			u.set(0, errUndeclared)
+			x.suspect("west", "west/gw")
+			time.Sleep(time.Minute)
+			if n := u.count() - before; n < 2 || n > 7 {
+				t.Errorf("%d probes in a minute; want one at each sample", n)
 			}
 		})
 	})
