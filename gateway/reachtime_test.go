@@ -145,3 +145,12 @@ func TestPublishedUDPAddressesAreResolved(t *testing.T) {
 		}
 	}
 }
+
+// An unknown network gets no suggestion that is refused too.
+func TestDialableNetworksHaveAddresses(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:15008")
+	list := []peerAddress{{network: "a", address: at}, {network: "a", address: at}, {network: "b"}, {network: "c", address: at}}
+	if got := fmt.Sprint(dialable(list)); got != "[a c]" {
+		t.Errorf("%s, want [a c]", got)
+	}
+}
