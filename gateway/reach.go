@@ -187,7 +187,7 @@ func tryOne(ctx context.Context, p peerAddress, t *answer.Tried, try func(contex
 	}
 	t.Address = p.address.String()
 	if ctx.Err() != nil {
-		t.Undialled, t.Error = true, fmt.Sprintf("not dialled: other addresses took all of %v", reachAll)
+		t.Undialled, t.Error = true, fmt.Sprintf("not dialed: other addresses took all of %v", reachAll)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
