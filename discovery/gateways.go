@@ -39,7 +39,7 @@ func (g Gateway) read(r *reader) reading {
 	return reading{gateway: out, claims: claims, on: g.Network}
 }
 
-// more returns those of a list that can be dialled.
+// more returns those of a list that can be dialed.
 func (r *reader) more(key string, given []netip.AddrPort) (out []netip.AddrPort) {
 	for i, a := range given {
 		if a = unmap(a); a.IsValid() && a.Port() != 0 && usable(a.Addr()) {

@@ -9,7 +9,7 @@ import (
 )
 
 // NotElsewhere returns why at cannot be a gateway of another network than own; empty if it
-// can. It is dialled and probed, and not all that listens on the own node or network
+// can. It is dialed and probed, and not all that listens on the own node or network
 // expects that: other networks do not choose it. Where the own gateways are on loopback, as
 // in a demonstration, others may be too.
 func NotElsewhere(snap *mesh.Snapshot, own string, at netip.AddrPort) string {

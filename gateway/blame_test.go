@@ -145,7 +145,7 @@ func TestDiallingEndsWithTheClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meshtest.Eventually(t, "a pod is dialled", func() bool { return gw.Metric(t, "isthmus_tunnels_opened_total") == 1 })
+	meshtest.Eventually(t, "a pod is dialed", func() bool { return gw.Metric(t, "isthmus_tunnels_opened_total") == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := st.AwaitResponse(ctx); err == nil {

@@ -41,7 +41,7 @@ type doors struct {
 	changed chan struct{}
 }
 
-// maxDoorAddresses is at how many addresses one network is dialled.
+// maxDoorAddresses is at how many addresses one network is dialed.
 const maxDoorAddresses = 32
 
 // resolvConf names the DNS servers of this machine, or pod.
@@ -109,7 +109,7 @@ func (d *doors) run(ctx context.Context, heard *gossip.Subscription, read func()
 	}
 }
 
-// update puts together where each network is dialled: where the file says, and where its
+// update puts together where each network is dialed: where the file says, and where its
 // gateways that live say they are.
 func (d *doors) update(told map[string][]record.Address) {
 	d.mu.Lock()

@@ -28,7 +28,7 @@ const (
 // errUnfinished is the end of a tunnel whose TLS handshake was not over in time.
 var errUnfinished = errors.New("the TLS handshake with the pod was not over in time")
 
-// innerHandshake is a TLS handshake with a pod from before the pod is dialled until it
+// innerHandshake is a TLS handshake with a pod from before the pod is dialed until it
 // is over, its time is up, or its connection has ended. It takes part in nothing: it
 // follows the records of both directions. Nil is none. Safe for concurrent use.
 //

@@ -84,7 +84,7 @@ func TestAGatewayThatCannotDialSaysSoAndBlamesNoPod(t *testing.T) {
 	}
 	for _, pod := range s.pods {
 		if row := s.gateway().Row(t, "pods", "workload", pod.UID); row.Text("hop") != "healthy" {
-			t.Errorf("/state says %v of a pod that was never dialled", row)
+			t.Errorf("/state says %v of a pod that was never dialed", row)
 		}
 	}
 }

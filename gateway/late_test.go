@@ -67,7 +67,7 @@ func TestWhatTookLongWhileTheGatewayWasLateIsNoPodsFault(t *testing.T) {
 			x := route.Exported{Service: &mesh.Service{Hostname: "a"}, Members: []*mesh.Workload{w}}
 			f = &forwarding{exported: x, to: g.backends.Offer(x, time.Now())}
 			if conn := g.dialPods(t.Context(), f); conn != nil || !isTimeout(f.err) {
-				t.Fatalf("dialled %v, %v; want a timeout", conn, f.err)
+				t.Fatalf("dialed %v, %v; want a timeout", conn, f.err)
 			}
 			if now := g.backends.Hop(w.Endpoint, time.Now()).Health; (now == before) != late {
 				t.Errorf("a dial that timed out: health from %v to %v", before, now)

@@ -82,7 +82,7 @@ func (d *doors) notices(live func(network string) bool, failed func(network stri
 		}
 		if len(x.Addresses) == 0 {
 			out = append(out, healthstream.Notice{Kind: healthstream.NoticePeer, Subject: x.Network,
-				Text: fmt.Sprintf("there is no connection with a gateway of network %q: no address of it is known, and none of them has dialled here: isthmus link again once that cluster has an address for its gateways (isthmus check of its context says what it waits for), or with --address %[1]s=ADDRESS; isthmus unlink ends it here too", x.Network)})
+				Text: fmt.Sprintf("there is no connection with a gateway of network %q: no address of it is known, and none of them has dialed here: isthmus link again once that cluster has an address for its gateways (isthmus check of its context says what it waits for), or with --address %[1]s=ADDRESS; isthmus unlink ends it here too", x.Network)})
 			continue
 		}
 		out = append(out, healthstream.Notice{Kind: healthstream.NoticePeer, Subject: x.Network,
@@ -92,7 +92,7 @@ func (d *doors) notices(live func(network string) bool, failed func(network stri
 	return out
 }
 
-// whyUnheard is err without what differs each time, such as the port that was dialled from.
+// whyUnheard is err without what differs each time, such as the port that was dialed from.
 func whyUnheard(err error) string {
 	var op *net.OpError
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 )
 
-// listenQUIC binds the UDP port of the number of the TCP port.
+// listenQUIC binds the UDP port with the number of the TCP port.
 func (g *Gateway) listenQUIC() error {
 	if !g.cfg.Lines.ServesQUIC() {
 		return nil
@@ -67,7 +67,7 @@ func (g *Gateway) acceptQUIC(ctx context.Context) {
 			own, before, replaced = svid, own, time.Now()
 		}
 		expiry := own.NotAfter()
-		if before != nil && time.Since(replaced) < 2*g.cfg.Timeouts.Handshake { // it may rest on the one before
+		if before != nil && time.Since(replaced) < 2*g.cfg.Timeouts.Handshake { // the handshake may have used that one
 			expiry = earlier(expiry, before.NotAfter())
 		}
 		g.conns.Go(func() { g.serveTunnels(t, expiry) })

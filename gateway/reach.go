@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
@@ -112,32 +113,32 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 // connections are not used.
 func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
 	ctx, list, network := r.Context(), g.peerAddresses(), r.URL.Query().Get("path")
-	if network != "" && !slices.ContainsFunc(list, func(p peerAddress) bool { return p.network == network && p.address.IsValid() }) {
-		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("path: %q: no gateway of a network of that name has a known address: %s", network, strictyaml.Suggest(network, networksOf(list))))
+	if known := dialable(list); network != "" && !slices.Contains(known, network) {
+		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("path: %q: no gateway of a network of that name has a known address: %s", network, strictyaml.Suggest(network, known)))
 		return
 	}
 	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, g.measure)}
 	for i := range out.Tried {
-		if transport := g.cfg.Lines.TransportTo(list[i].network); transport != lines.TCP {
-			out.Tried[i].Transport = transport
+		t := &out.Tried[i]
+		if transport := g.cfg.Lines.TransportTo(t.Network); transport != lines.TCP {
+			t.Transport = transport
 		}
-	}
-	for i := range out.Tried {
-		if t := &out.Tried[i]; network != "" && t.Network == network && t.Path != nil {
+		if network != "" && t.Network == network && t.Path != nil {
 			g.measureFlow(ctx, list[i], t.Path)
-			break
+			network = "" // once
 		}
 	}
 	admin.Answer(w, http.StatusOK, out)
 }
 
-func networksOf(list []peerAddress) (names []string) {
+// dialable returns the networks with a known address, from a list sorted by network.
+func dialable(list []peerAddress) (networks []string) {
 	for _, p := range list {
-		if !slices.Contains(names, p.network) {
-			names = append(names, p.network)
+		if p.address.IsValid() {
+			networks = append(networks, p.network)
 		}
 	}
-	return names
+	return slices.Compact(networks)
 }
 
 // tryAll tries each address, reachAtOnce in parallel, within reachAll. If many addresses do not answer,
@@ -160,21 +161,20 @@ func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, p
 	return tried
 }
 
-// eachByTurns calls f with each index of a list sorted by network, reachAtOnce in parallel, in the order
-// of byTurns.
+// eachByTurns calls f with each index of a list sorted by network, reachAtOnce in parallel: the first entry
+// of each network, then the second of each, and so on.
 func eachByTurns(list []peerAddress, f func(i int)) {
-	next := make(chan int, len(list))
-	for _, i := range byTurns(list) {
-		next <- i
+	turn, order := make([]int, len(list)), make([]int, len(list))
+	for i := range list {
+		if order[i] = i; i > 0 && list[i].network == list[i-1].network {
+			turn[i] = turn[i-1] + 1
+		}
 	}
-	close(next)
-	var all sync.WaitGroup
-	for range min(reachAtOnce, len(list)) {
-		all.Go(func() {
-			for i := range next {
-				f(i)
-			}
-		})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
+	var all errgroup.Group
+	all.SetLimit(reachAtOnce)
+	for _, i := range order {
+		all.Go(func() error { f(i); return nil })
 	}
 	all.Wait()
 }
@@ -187,7 +187,7 @@ func tryOne(ctx context.Context, p peerAddress, t *answer.Tried, try func(contex
 	}
 	t.Address = p.address.String()
 	if ctx.Err() != nil {
-		t.Undialled, t.Error = true, fmt.Sprintf("not dialled: other addresses took all of %v", reachAll)
+		t.Undialled, t.Error = true, fmt.Sprintf("not dialed: other addresses took all of %v", reachAll)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
@@ -195,19 +195,6 @@ func tryOne(ctx context.Context, p peerAddress, t *answer.Tried, try func(contex
 	if err := try(ctx, p, t); err != nil {
 		t.Error = err.Error()
 	}
-}
-
-// byTurns returns the indices of a list sorted by network: the first entry of each network, then the
-// second of each, and so on.
-func byTurns(list []peerAddress) []int {
-	turn, out := make([]int, len(list)), make([]int, len(list))
-	for i := range list {
-		if out[i] = i; i > 0 && list[i].network == list[i-1].network {
-			turn[i] = turn[i-1] + 1
-		}
-	}
-	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
-	return out
 }
 
 // clientTLS returns the TLS configuration of a client of p, and the names of the current gateways of its

@@ -17,7 +17,7 @@ import (
 )
 
 // Who asks waits half a minute, however many addresses are silent: what there was no time for
-// is said, and each network is dialled, also beside one with many addresses.
+// is said, and each network is dialed, also beside one with many addresses.
 func TestReachAnswersInTimeHoweverManyAreSilent(t *testing.T) {
 	for _, silent := range []int{0, 1, 16, 61, 500} {
 		t.Run(fmt.Sprint(silent), func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestReachAnswersInTimeHoweverManyAreSilent(t *testing.T) {
 					}
 				}
 				if want := min(silent, reachAtOnce*int(reachAll/reachTime)-1); dialled < want {
-					t.Errorf("%d of %d were dialled, want %d", dialled, silent, want)
+					t.Errorf("%d of %d were dialed, want %d", dialled, silent, want)
 				}
 				if b := tried[silent]; b.Gateway != "b/gw-1" {
 					t.Errorf("beside %d silent ones: %+v", silent, b)
@@ -143,5 +143,14 @@ func TestPublishedUDPAddressesAreResolved(t *testing.T) {
 		if fmt.Sprint(at) != c.at || (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 			t.Errorf("%v: %v, %v; want %s and %q", c.quic, at, err, c.at, c.wrong)
 		}
+	}
+}
+
+// An unknown network gets no suggestion that is refused too.
+func TestDialableNetworksHaveAddresses(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:15008")
+	list := []peerAddress{{network: "a", address: at}, {network: "a", address: at}, {network: "b"}, {network: "c", address: at}}
+	if got := fmt.Sprint(dialable(list)); got != "[a c]" {
+		t.Errorf("%s, want [a c]", got)
 	}
 }

@@ -49,7 +49,7 @@ type Workload struct {
 	Cluster        string
 	Network        string
 	Node           string
-	Addresses      []netip.Addr // unique within Network; first is dialled
+	Addresses      []netip.Addr // unique within Network; first is dialed
 	Locality       Locality
 	State          State
 	Ports          []NamedPort       // what services mean by the name of a target port
@@ -226,12 +226,12 @@ const (
 type Gateway struct {
 	Name    string
 	Network string
-	// Address is where outer tunnels are dialled, and More where else. Gateways of one
-	// network that have the same Address are replicas behind it: whoever is dialled, any of
+	// Address is where outer tunnels are dialed, and More where else. Gateways of one
+	// network that have the same Address are replicas behind it: whoever is dialed, any of
 	// them may answer.
 	Address netip.AddrPort
 	More    []netip.AddrPort
-	// QUIC is where QUIC is dialled; empty: at Address and More.
+	// QUIC is where QUIC is dialed; empty: at Address and More.
 	QUIC     []netip.AddrPort
 	Identity spiffeid.ID
 	Locality Locality
@@ -244,7 +244,7 @@ type Gateway struct {
 	Sources []netip.Prefix
 }
 
-// Dialled returns where outer tunnels are dialled, by QUIC or by TCP; at least one address.
+// Dialled returns where outer tunnels are dialed, by QUIC or by TCP; at least one address.
 func (g *Gateway) Dialled(quic bool) []netip.AddrPort {
 	if quic && len(g.QUIC) > 0 {
 		return g.QUIC

@@ -27,7 +27,7 @@ func appGone(err error) bool {
 
 // lookEvery is how often the connection of an application is looked at while its
 // tunnel takes long to open: nobody reads it when early data is full, or while a
-// session is dialled.
+// session is dialed.
 const lookEvery = 250 * time.Millisecond
 
 // onClose calls gone, once, if app's connection is reset before the function that

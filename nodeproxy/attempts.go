@@ -89,7 +89,7 @@ func (c *call) listed() bool { return c.p.store.Current().Workload(c.uid) != nil
 // deadline is when the last attempt may start.
 func (c *call) deadline() time.Time { return c.access.started.Add(c.p.cfg.Retry.Deadline) }
 
-// mostElsewhere is how often one connection is dialled by replicas that were not meant.
+// mostElsewhere is how often one connection is dialed by replicas that were not meant.
 const mostElsewhere = 24
 
 // again reports whether f is only that another replica has answered than the one that was

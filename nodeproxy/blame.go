@@ -12,26 +12,26 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
 )
 
-// blame is whom an attempt that got no response, or a tunnel that broke, is held
-// against. The table of docs/architecture.md has all of it, with what a response says.
+// blame is the cause of an attempt without a response, or of a broken tunnel. It decides whether
+// the health of the hop changes. The table in docs/architecture.md has all causes, and responses.
 type blame uint8
 
 const (
-	blameHop       blame = iota // the hop: its health moves
-	blameLimit                  // nobody: the identity is at a limit of its own there
-	blameLeaving                // nobody: the hop leaves in order
-	blameClosed                 // nobody: this side has ended the session, or this process stops
-	blameIdentity               // nobody: they do not believe each other
-	blameLocal                  // no peer: a local failure, see localfault
-	blameElsewhere              // nobody: another replica at the address has answered
-	blameOwn                    // nobody: no other peer would get on with us either
+	blameHop       blame = iota // the hop failed. The only cause that changes its health
+	blameLimit                  // the source identity is at its limit at the hop
+	blameLeaving                // the hop shuts down in order
+	blameClosed                 // this side closed the session, or this process stops
+	blameIdentity               // one side rejected the certificate of the other
+	blameLocal                  // a local failure, see localfault
+	blameElsewhere              // another replica at the address answered
+	blameOwn                    // this process has no usable certificate: every peer would fail
 )
 
-// blameOf says whom err is held against, which is of a hop that gave no response.
+// blameOf returns the cause of err, an error of a hop without a response.
 //
-// What is refused by RST_STREAM with REFUSED_STREAM or ENHANCE_YOUR_CALM, or by GOAWAY
-// with ENHANCE_YOUR_CALM, is refused by a bound of this session, or of its identity, and
-// sessions are never shared by two identities: it says nothing about what others get.
+// RST_STREAM with REFUSED_STREAM or ENHANCE_YOUR_CALM, and GOAWAY with ENHANCE_YOUR_CALM, refuse a
+// stream at a limit of this session or its identity. Identities never share a session, so other
+// identities are not affected.
 func blameOf(err error) blame {
 	var goAway *hbone.GoAwayError
 	var reset *hbone.ResetError
@@ -39,7 +39,7 @@ func blameOf(err error) blame {
 	switch reason := identity.ReasonOf(err); {
 	case isElsewhere(err):
 		return blameElsewhere
-	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // it serves others, as many as it allows
+	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // the hop serves other streams, up to its limit
 		return blameLimit
 	case errors.As(err, &superseded), errors.Is(err, pool.ErrClosed), errors.Is(err, hbone.ErrSessionClosed) && !errors.Is(err, hbone.ErrPeerClosed), errors.Is(err, hbone.ErrCertificateExpired):
 		return blameClosed
@@ -59,20 +59,18 @@ func blameOf(err error) blame {
 	return blameHop
 }
 
-// isLimit reports whether a stream was refused, or ended later, by a bound of its session
-// or identity.
+// isLimit reports whether a stream was refused, or reset later, at a limit of its session or identity.
 func isLimit(r *hbone.ResetError) bool {
 	return r.Remote && (r.Code == http2.ErrCodeEnhanceYourCalm || r.Code == http2.ErrCodeRefusedStream)
 }
 
-// shed reports whether s has ended with the stream that carries it, which the gateway
-// has reset because the identity is at a limit there.
+// shed reports whether s closed because the gateway reset the stream that carries it, at a limit of the identity.
 func shed(s *hbone.Session) bool {
 	var reset *hbone.ResetError
 	return errors.As(s.Err(), &reset) && isLimit(reset)
 }
 
-// hopFailure is a next hop that did not answer a CONNECT at all.
+// hopFailure returns the failure of a CONNECT without a response from the next hop.
 func hopFailure(at layer, hop string, err error) *failure {
 	f := &failure{at: at, reason: reasonConnect, err: err}
 	switch blameOf(err) {
@@ -95,13 +93,11 @@ func hopFailure(at layer, hop string, err error) *failure {
 	return f
 }
 
-// breaksBlame reports whether a session that ended with err has ended by its peer's
-// fault; nil is one that lives.
+// breaksBlame reports whether a session that closed with err failed at its peer. It is false for nil: the session is open.
 func breaksBlame(err error) bool { return err != nil && blameOf(err) == blameHop }
 
-// responseFailure is a response other than 200 from layer at. What a status says that
-// has no reason beside it is what RFC 9110 §15 says of its class: 4xx is about the
-// request and who sent it, 5xx about who answered.
+// responseFailure returns the failure of a CONNECT with a response other than 200 from layer at. A status without a reason
+// has the meaning of its class in RFC 9110 §15: the request is at fault for 4xx, the responder for 5xx.
 func responseFailure(at layer, se *hbone.StatusError, err error) *failure {
 	f := &failure{at: at, fault: se.Status < 400 || se.Status >= 500, reason: reasonToken(se), err: err}
 	switch {
@@ -114,11 +110,11 @@ func responseFailure(at layer, se *hbone.StatusError, err error) *failure {
 	case header.ReasonDenied:
 		f.fault, f.final = false, true
 	case header.ReasonUnknownService, header.ReasonNotExported, header.ReasonNotLocal, header.ReasonBadAuthority, header.ReasonBadRequest,
-		header.ReasonPinnedGone: // configuration over there, or a pod that is out; elsewhere may do
+		header.ReasonPinnedGone: // configuration of the peer, or a pinned pod that is gone. Another endpoint may succeed
 		f.fault = false
-	case header.ReasonWithdrawn: // we did not wait for it
+	case header.ReasonWithdrawn: // this side withdrew the request
 		f.fault = false
-	case header.ReasonOverload: // it is well, and has too much to do, or we are at a limit of ours
+	case header.ReasonOverload: // the peer is healthy but overloaded, or this identity is at its limit
 		f.fault = false
 	}
 	return f

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// gatewayAddresses are where the gateways of the own network are dialled, by configuration:
+// gatewayAddresses are where the gateways of the own network are dialed, by configuration:
 // a name stands for all of its addresses. Safe for concurrent use.
 type gatewayAddresses struct {
 	identity spiffeid.ID
@@ -37,9 +37,9 @@ const (
 	// resolveFirst is the same while nothing is known.
 	resolveFirst = 250 * time.Millisecond
 	// missedAnswers is how many answers in a row must not have an address before it is
-	// dialled no more: a gateway that is not ready for a moment keeps its streams.
+	// dialed no more: a gateway that is not ready for a moment keeps its streams.
 	missedAnswers = 6
-	// maxOwnGateways is how many addresses are dialled at most: of each target in turn, those of its
+	// maxOwnGateways is how many addresses are dialed at most: of each target in turn, those of its
 	// last answer first, so that none shuts out others.
 	maxOwnGateways = 64
 )

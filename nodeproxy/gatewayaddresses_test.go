@@ -85,7 +85,7 @@ func TestNoTargetShutsOutAnother(t *testing.T) {
 	}
 	for _, x := range g.list() {
 		if slices.Contains(some(2, 3), x.Address.Addr()) || x.Address.Addr().As4()[1] == 1 {
-			t.Errorf("%s is dialled, which no answer has had for long", x.Address)
+			t.Errorf("%s is dialed, which no answer has had for long", x.Address)
 		}
 	}
 }

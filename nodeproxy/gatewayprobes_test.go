@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 )
 
-// lossy is a distant world whose gateway gw-1 can be lost, and what it is dialled for.
+// lossy is a distant world whose gateway gw-1 can be lost, and what it is dialed for.
 type lossy struct {
 	*distant
 	dials atomic.Int64 // of gw-1
@@ -46,7 +46,7 @@ func (w *lossy) is(out bool) bool {
 }
 
 // traffic makes a connection every so often for a time, or until ok says so; it returns how
-// often gw-1 was dialled meanwhile.
+// often gw-1 was dialed meanwhile.
 func (w *lossy) traffic(t *testing.T, every, lasts time.Duration, ok func() bool) (dials int) {
 	t.Helper()
 	before := w.dials.Load()
@@ -87,10 +87,10 @@ func TestADeadGatewayIsAskedLessAndLess(t *testing.T) {
 
 		w.lose(address)
 		if n := w.traffic(t, 100*time.Millisecond, time.Minute, nil); n < 30 {
-			t.Errorf("dialled %d times in the first minute; want one every two seconds at least", n)
+			t.Errorf("dialed %d times in the first minute; want one every two seconds at least", n)
 		}
 		if n := w.traffic(t, time.Second, time.Hour, nil); n > 400 {
-			t.Errorf("dialled %d times in the hour after; want at most 400", n)
+			t.Errorf("dialed %d times in the hour after; want at most 400", n)
 		}
 		w.listen(address)
 		back := time.Now()

@@ -110,7 +110,7 @@ func TestATunnelBrokenAfterTheFirstByteIsCutAndNotRepeated(t *testing.T) {
 	}
 	w.client().Log.Await(t, "connection", "direction", "outbound", "attempts", 1)
 	if n := app.Accepted.Load(); n != 1 {
-		t.Errorf("the application was dialled %d times; want once", n)
+		t.Errorf("the application was dialed %d times; want once", n)
 	}
 }
 

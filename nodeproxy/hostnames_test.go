@@ -90,7 +90,7 @@ func TestHostNamesOfGatewaysAreFollowed(t *testing.T) {
 }
 
 // A gateway that says a host name in place of where it was, as when a load balancer is made anew,
-// is dialled where it was until DNS has answered.
+// is dialed where it was until DNS has answered.
 func TestAGatewayIsWhereItWasUntilItsNewNameIsResolved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newToldWorld(t, "")
@@ -123,12 +123,12 @@ func TestAGatewayIsWhereItWasUntilItsNewNameIsResolved(t *testing.T) {
 				return out
 			}
 			if got := at(); got != step.first {
-				t.Errorf("at once at %s it is dialled at %q, want %q", step.host, got, step.first)
+				t.Errorf("at once at %s it is dialed at %q, want %q", step.host, got, step.first)
 			}
 			time.Sleep(4 * time.Second)
 			w.relocated() // as every linksEvery
 			if got := at(); got != step.then {
-				t.Errorf("at %s it is dialled at %q, want %q", step.host, got, step.then)
+				t.Errorf("at %s it is dialed at %q, want %q", step.host, got, step.then)
 			}
 		}
 		cancel()

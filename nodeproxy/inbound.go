@@ -247,7 +247,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 		a.service = svc.Hostname
 		a.port = servicePort(svc, w, target)
 	}
-	to := netip.AddrPortFrom(route.InboundAddress(w, req.Authority), target) // of a pod with several addresses the one that is asked for is dialled, and policies may know it
+	to := netip.AddrPortFrom(route.InboundAddress(w, req.Authority), target) // of a pod with several addresses the one that is asked for is dialed, and policies may know it
 	permit, decision := in.permits.ask(req.Session, w, to)
 	if permit == nil {
 		a.deny(req, w.Endpoint, decision)

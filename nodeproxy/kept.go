@@ -115,7 +115,7 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 }
 
 // dialKept returns how the pool opens one more session under v.session. All that are
-// under one ID at one time are with one endpoint, if gateways name it: the first is dialled
+// under one ID at one time are with one endpoint, if gateways name it: the first is dialed
 // alone, those after it are pinned to whom it reached. dialled, unless nil, is set when it has asked a
 // gateway itself.
 func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {

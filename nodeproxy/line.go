@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,10 +13,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 )
 
-// line is how connections to gateways of other networks are set up.
+// line sets up connections to gateways of other networks.
 type line struct {
 	tcp.Line
-	dial dialTCP // where this process is
+	dial dialTCP // in the network namespace of this process
 }
 
 func newLine(l tcp.Line) *line { return &line{l, dialKernel(hopKeepAlive, l.Control)} }
@@ -29,7 +30,13 @@ func (p *Proxy) measured() []answer.Line {
 		if l == nil {
 			l = &answer.Line{Network: network, Congestion: map[string]int{}}
 			by[network] = l
-			p.choice(l)
+			switch t := p.cfg.Lines.TransportTo(network); t {
+			case lines.TCP: // by configuration
+			case lines.QUIC:
+				l.Transport, l.Reason = t, "lines.transport"
+			default:
+				l.Transport, l.Reason = p.transports.now(network)
+			}
 		}
 		return l
 	}
@@ -47,22 +54,10 @@ func (p *Proxy) measured() []answer.Line {
 		}
 	}
 	out := make([]answer.Line, 0, len(by))
-	for _, l := range by {
-		out = append(out, *l)
+	for _, network := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, *by[network])
 	}
-	slices.SortFunc(out, func(a, b answer.Line) int { return strings.Compare(a.Network, b.Network) })
 	return out
-}
-
-// choice adds the transport, and the reason for it, unless it is TCP by configuration.
-func (p *Proxy) choice(l *answer.Line) {
-	switch t := p.cfg.Lines.TransportTo(l.Network); t {
-	case lines.TCP:
-	case lines.QUIC:
-		l.Transport, l.Reason = t, "lines.transport"
-	default:
-		l.Transport, l.Reason, _ = p.transports.now(l.Network)
-	}
 }
 
 // add adds a TCP connection to l.
@@ -117,7 +112,7 @@ func (c lineCollector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 		if l.QUIC > 0 {
-			gauge(lineConnections, float64(l.QUIC), lines.QUIC, "newreno") // all that quic-go has
+			gauge(lineConnections, float64(l.QUIC), lines.QUIC, "newreno") // the only algorithm of quic-go
 			gauge(lineRTT, float64(l.QUICRTTMicros)/1e6, lines.QUIC)
 			gauge(lineLoss, l.QUICLoss(), lines.QUIC)
 		}

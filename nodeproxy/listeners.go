@@ -39,7 +39,7 @@ type suspicious interface {
 
 // listeners watches the listening sockets of local applications, so that the witness
 // knows of a fault before a connection meets it. The end of a listener is an event;
-// ports in use are looked at each listenerLook: those that were dialled within inUse, have
+// ports in use are looked at each listenerLook: those that were dialed within inUse, have
 // somebody in their queue, or are out. At rest nothing is asked.
 //
 // Where the kernel shows nothing (a sandbox with its own TCP, no inet_diag) nothing is

@@ -34,22 +34,22 @@ type paths struct {
 
 	mu      sync.Mutex
 	checked map[string]time.Time    // start of the last check
-	silence map[string]time.Time    // when a session fell silent last
-	faults  map[string]answer.Fault // by the last check
+	silence map[string]time.Time    // when a session last fell silent
+	faults  map[string]answer.Fault // found by the last check
 }
 
 func newPaths(ctx context.Context, check func(ctx context.Context, key string) (*answer.Path, error)) *paths {
 	return &paths{checks: reprobe.New[string](ctx, pathSchedule), check: check, checked: map[string]time.Time{}, silence: map[string]time.Time{}, faults: map[string]answer.Fault{}}
 }
 
-// A session that falls silent may be one that a firewall has forgotten: the next one to the gateway works. Where large
-// packets are dropped that one falls silent too, within silentAgain. What is closer than sameSilence is one event.
+// A session may fall silent because a firewall dropped its state. The next session to the gateway works then. Where large
+// packets are dropped, that one falls silent too, within silentAgain. Sessions that fall silent within sameSilence are one event.
 const (
 	sameSilence = time.Second
 	silentAgain = 5 * time.Minute
 )
 
-// silent notes that a session to a gateway fell silent, and suspects its path if that was so lately.
+// silent records that a session to a gateway fell silent. It checks the path if one did so within silentAgain before.
 func (p *paths) silent(key string) {
 	now := time.Now()
 	p.mu.Lock()
@@ -83,8 +83,8 @@ func (p *paths) suspect(key string) {
 	}, func(err error) bool { return p.found(key, path, err) })
 }
 
-// found takes in a check, and reports whether it was the last one of its series. A connection that fails for another
-// reason proves nothing about the size of packets, so a known fault stays.
+// found records the result of a check, and reports whether it was the last one of its series. A connection that fails for
+// another reason is no evidence about packet sizes, so a known fault stays.
 func (p *paths) found(key string, path *answer.Path, err error) (over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *paths) found(key string, path *answer.Path, err error) (over bool) {
 	return err == nil || !before
 }
 
-// retain forgets the gateways that keep rejects.
+// retain removes the gateways that keep rejects.
 func (p *paths) retain(keep func(key string) bool) {
 	p.checks.Retain(keep)
 	p.mu.Lock()
@@ -110,7 +110,7 @@ func (p *paths) retain(keep func(key string) bool) {
 	maps.DeleteFunc(p.faults, func(key string, _ answer.Fault) bool { return !keep(key) })
 }
 
-// fault returns the fault of the path to a gateway, and the remedy. Empty: none is known.
+// fault returns the fault of the path to a gateway, and the remedy. Empty if none is known.
 func (p *paths) fault(key string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -380,7 +380,7 @@ func (p *policed) linked(t testing.TB, network, other, trustDomain string) strin
 	return path
 }
 
-// A stock node proxy asks for the address that its client has chosen. That one is dialled, and that one policies know.
+// A stock node proxy asks for the address that its client has chosen. That one is dialed, and that one policies know.
 func TestPoliciesKnowTheAddressThatIsAskedFor(t *testing.T) {
 	p := newPoliced(t)
 	pod := &p.Config.Workloads[3]

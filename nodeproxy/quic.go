@@ -24,109 +24,109 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
-// A lost packet delays all connections of a session with a pod, which has one QUIC stream. NewReno, which is all that quic-go
-// has, allows a QUIC connection some ten packets in each round trip at 1 % loss. So both carry fewer streams than over TCP.
+// A lost packet delays all connections of a session with a pod, which has one QUIC stream. NewReno, the only algorithm of
+// quic-go, allows a QUIC connection some ten packets in each round trip at 1 % loss. So both carry fewer streams than over TCP.
 // TestSmallMessagesByTransport measures it.
 const (
 	quicStreams  = 8 // connections in a session with a pod
 	quicSessions = 2 // sessions with pods in a QUIC connection
 )
 
-// transport is what a session with the next process of a hop runs on.
+// transport carries a session with the next process of a hop.
 type transport interface {
 	hbone.Transport
 	Protocol() string // ALPN
 }
 
-// dialOuter dials a gateway of a network over a transport, and does the TLS handshake. expiry is when the local certificate
-// expires.
-func (p *Proxy) dialOuter(ctx context.Context, over, network string, source origin, expect []spiffeid.ID, to way, protocols ...string) (t transport, expiry time.Time, err error) {
-	if over == lines.Auto { // the transport may have changed since
-		if transport, _, _ := p.transports.now(network); transport != lines.QUIC || p.transports.failedFrom(network, source.from) {
-			over = lines.TCP
-		}
-	}
-	defer func() {
-		if err == nil || errors.Is(ctx.Err(), context.Canceled) || blameOf(err) == blameOwn {
-			return
-		}
-		if over != lines.QUIC {
-			p.names.Unreachable(to.tcp.Addr())
-		}
-		if over != lines.TCP {
-			p.names.Unreachable(to.quic.Addr())
-		}
-	}()
-	switch over {
-	case lines.QUIC:
-		t, expiry, _, err = p.dialQUIC(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake, network, source, expect, to.quic, protocols...)
-		return t, expiry, err
-	case lines.Auto:
-		return p.dialEither(ctx, network, source, expect, to, protocols...)
-	}
-	return p.dialTLS(ctx, hopOuter, source, expect, to.tcp, protocols...)
+// opened is the transport of a new session, after the TLS handshake.
+type opened struct {
+	t       transport
+	expires time.Time // when the local certificate expires
 }
 
-// dialEither dials by QUIC, and by TCP if QUIC fails or takes dialStagger. It returns what is open first. QUIC has failed
-// if TCP is open and QUIC is not within its patience.
-func (p *Proxy) dialEither(ctx context.Context, network string, source origin, expect []spiffeid.ID, to way, protocols ...string) (transport, time.Time, error) {
-	if _, _, err := p.clientTLS(ctx, source.id, expect, protocols...); err != nil { // a certificate may take long
-		return nil, time.Time{}, err
+// dialOuter dials a gateway over a transport, and does the TLS handshake.
+func (p *Proxy) dialOuter(ctx context.Context, source origin, g *mesh.Gateway, over string, to way, protocols ...string) (o opened, err error) {
+	if over == lines.Auto && p.transports.uses(g.Network, source) == lines.TCP { // it may have changed since
+		over = lines.TCP
 	}
-	type open struct {
-		t       transport
-		expires time.Time
+	switch over {
+	case lines.QUIC:
+		o.t, o.expires, _, err = p.dialQUIC(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake, source, g, to.quic, protocols...)
+	case lines.Auto:
+		o, err = p.dialEither(ctx, source, g, to, protocols...)
+	default:
+		o.t, o.expires, err = p.dialTLS(ctx, hopOuter, source, []spiffeid.ID{g.Identity}, to.tcp, protocols...)
+	}
+	if err == nil || errors.Is(ctx.Err(), context.Canceled) || blameOf(err) == blameOwn {
+		return o, err
+	}
+	if over != lines.QUIC {
+		p.names.Unreachable(to.tcp.Addr())
+	}
+	if over != lines.TCP {
+		p.names.Unreachable(to.quic.Addr())
+	}
+	return o, err
+}
+
+// dialEither dials by QUIC, and by TCP if QUIC fails or takes dialStagger. It returns the one that is open first. QUIC has
+// failed if TCP is open and QUIC is not within its patience.
+func (p *Proxy) dialEither(ctx context.Context, source origin, g *mesh.Gateway, to way, protocols ...string) (opened, error) {
+	expect := []spiffeid.ID{g.Identity}
+	if _, _, err := p.clientTLS(ctx, source.id, expect, protocols...); err != nil { // a certificate may take long
+		return opened{}, err
 	}
 	var mu sync.Mutex
-	var quicErr, tcpErr error
-	quicDone, quicFailed, tcpOpen := false, false, false
-	note := func(f func()) {
-		mu.Lock()
-		defer mu.Unlock()
-		f()
-		if quicErr != nil && tcpOpen {
-			p.transports.missed(network, source, quicErr)
-			quicErr = nil
-		}
-	}
-	o, err := firstOf(ctx, 2, func(ctx context.Context, i int) (o open, err error) {
-		if i == 0 {
-			var took time.Duration
-			o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(network), network, source, expect, to.quic, protocols...) // to its end, as a probe
-			overtaken := false
-			note(func() { quicDone, quicErr, quicFailed, overtaken = true, err, err != nil && isEvidence(err), tcpOpen })
-			if err == nil {
-				p.transports.shook(network, took, nil)
-				if overtaken {
-					p.transports.overtaken(network)
-				}
+	var quicDone, tcpOpen bool
+	var quicErr, tcpErr error // quicErr only if it counts against UDP
+	o, err := firstOf(ctx, 2, func(ctx context.Context, i int) (o opened, err error) {
+		if i > 0 {
+			o.t, o.expires, err = p.dialTLS(ctx, hopOuter, source, expect, to.tcp, protocols...)
+			mu.Lock()
+			defer mu.Unlock()
+			if tcpOpen, tcpErr = err == nil, err; tcpOpen && quicErr != nil {
+				p.transports.missed(g.Network, source, quicErr)
+			}
+			if tcpOpen && (!quicDone || quicErr != nil) {
+				p.transports.late(g.Network)
 			}
 			return o, err
 		}
-		o.t, o.expires, err = p.dialTLS(ctx, hopOuter, source, expect, to.tcp, protocols...)
-		note(func() { tcpOpen, tcpErr = err == nil, err })
+		var took time.Duration
+		o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(g.Network), source, g, to.quic, protocols...) // to its end, as a probe
+		mu.Lock()
+		defer mu.Unlock()
+		quicDone = true
+		if err == nil {
+			p.transports.shook(g.Network, took, nil)
+			if tcpOpen {
+				p.transports.overtaken(g.Network)
+			}
+		} else if isEvidence(err) {
+			if quicErr = err; tcpOpen {
+				p.transports.missed(g.Network, source, err)
+			}
+		}
 		return o, err
-	}, func(error) bool { return true }, func(o open) { o.t.Close() })
-	mu.Lock()
-	late := tcpOpen && (!quicDone || quicFailed)
-	if err != nil && tcpErr != nil {
-		err = tcpErr
+	}, func(error) bool { return true }, func(o opened) { o.t.Close() })
+	if err != nil {
+		err = cmp.Or(tcpErr, err)
 	}
-	mu.Unlock()
-	if late {
-		p.transports.late(network)
-	}
-	return o.t, o.expires, err
+	return o, err
 }
 
-// dialQUIC opens a QUIC connection to a gateway of a network as source, from the network namespace of source. took is the time
-// of the handshake alone.
-func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, network string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, took time.Duration, err error) {
-	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, quic.Protocols(protocols)...)
+// dialQUIC opens a QUIC connection to a gateway as source, from the network namespace of source. took is the time of the
+// handshake alone.
+func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origin, g *mesh.Gateway, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, took time.Duration, err error) {
+	cfg, expiry, err := p.clientTLS(ctx, source.id, []spiffeid.ID{g.Identity}, quic.Protocols(protocols)...)
 	if err != nil {
 		return nil, expiry, 0, err
 	}
-	socket, err := p.udpOf(source)(ctx, addr)
+	open := udpHere
+	if source.from != "" {
+		open = p.pods.UDP(source.from, udpHere)
+	}
+	socket, err := open(ctx, addr)
 	if err != nil {
 		return nil, expiry, 0, &dialError{err}
 	}
@@ -145,7 +145,7 @@ func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, network stri
 		err = inHandshake(hopOuter, err)
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) && isEvidence(err) {
-		p.transports.failed.WithLabelValues(network).Inc()
+		p.transports.failed.WithLabelValues(g.Network).Inc()
 	}
 	return nil, expiry, 0, err
 }
@@ -167,7 +167,7 @@ func (p *Proxy) startOuter(t transport, g *mesh.Gateway, source origin, expires 
 	return s, err
 }
 
-// silent takes in that the peer of a session is silent. One with a key for QUIC may have fallen back to TCP.
+// silent records that the peer of a session is silent. A session with a key for QUIC may have fallen back to TCP.
 func (p *Proxy) silent(k pool.Key, s *hbone.Session) {
 	gateway, ok := strings.CutPrefix(k.UID, gatewayUID)
 	switch {
@@ -202,7 +202,7 @@ func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) 
 	var failures [dialsAtFailure]error
 	took, err := firstOf(ctx, len(failures), func(ctx context.Context, i int) (time.Duration, error) {
 		source, x := sources[i%len(sources)], to[i%len(to)]
-		t, _, took, err := p.dialQUIC(ctx, within, network, source, []spiffeid.ID{x.Identity}, x.quic, "h2")
+		t, _, took, err := p.dialQUIC(ctx, within, source, x.Gateway, x.quic, "h2")
 		if err == nil {
 			t.Close()
 			return took, nil
@@ -222,14 +222,6 @@ func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) 
 		return took, nil
 	}
 	return 0, cmp.Or(cmp.Or(failures[:]...), errUndeclared)
-}
-
-// udpOf returns how source opens a UDP socket to an address.
-func (p *Proxy) udpOf(source origin) func(context.Context, netip.AddrPort) (net.PacketConn, error) {
-	if source.from == "" {
-		return udpHere
-	}
-	return p.pods.UDP(source.from, udpHere)
 }
 
 func udpHere(ctx context.Context, to netip.AddrPort) (net.PacketConn, error) {

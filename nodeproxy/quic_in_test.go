@@ -148,9 +148,13 @@ func (r *udpRig) gateways(ways ...[]netip.AddrPort) {
 	r.p.store.Swap(snap)
 }
 
+func (r *udpRig) gateway() *mesh.Gateway {
+	return &mesh.Gateway{Name: "gw-0", Network: "west", Identity: r.gw}
+}
+
 func (r *udpRig) dial(source string, at netip.AddrPort) (transport, error) {
-	t, _, err := r.p.dialEither(r.t.Context(), "west", origin{trust.Workload(source), source}, []spiffeid.ID{r.gw}, way{at, at}, "h2")
-	return t, err
+	o, err := r.p.dialEither(r.t.Context(), origin{trust.Workload(source), source}, r.gateway(), way{at, at}, "h2")
+	return o.t, err
 }
 
 // The time until this process has a certificate is no time of a handshake.
@@ -176,8 +180,8 @@ func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
 	} {
 		before := r.selector()
 		try()
-		if s := r.selector(); s.slow != 0 || s.doubts != before.doubts || !s.failed.IsZero() || s.probed == before.probed {
-			t.Errorf("%s: %d slow handshakes, %d doubts, failed %v; want a quick one", what, s.slow, s.doubts, s.failed)
+		if s := r.selector(); s.slow != 0 || s.doubts != before.doubts || s.cause != "" || s.probed == before.probed {
+			t.Errorf("%s: %d slow handshakes, %d doubts, failure %q; want a quick one", what, s.slow, s.doubts, s.cause)
 		}
 	}
 }
@@ -194,13 +198,13 @@ func TestSilentFallbackIsNoQUICFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := r.p.startOuter(o, &mesh.Gateway{Name: "gw-0", Network: "west"}, origin{id: trust.Workload("shop")}, time.Now().Add(time.Hour))
+		s, err := r.p.startOuter(o, r.gateway(), origin{id: trust.Workload("shop")}, time.Now().Add(time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.p.transports.shook("west", time.Millisecond, nil) // a probe has passed
 		r.p.silent(key, s)
-		if got, _, _ := r.p.transports.now("west"); got != c.want {
+		if got, _ := r.p.transports.now("west"); got != c.want {
 			t.Errorf("a silent session of a dial with UDP %d: new ones use %s, want %s", c.udp, got, c.want)
 		}
 		s.Close(nil)
@@ -231,8 +235,8 @@ func TestFailedHandshakeIsOfItsSource(t *testing.T) {
 		if own, others := x.uses("west", origin{from: what}), x.uses("west", origin{from: "other"}); own != lines.TCP || others != lines.QUIC {
 			t.Errorf("%s: %s, and %s for others; want TCP and QUIC", what, own, others)
 		}
-		if s := r.selector(); s.doubts != 0 || !s.failed.IsZero() {
-			t.Errorf("%s: %d doubts, failed %v; want none of the network", what, s.doubts, s.failed)
+		if s := r.selector(); s.doubts != 0 || s.cause != "" {
+			t.Errorf("%s: %d doubts, failure %q; want none of the network", what, s.doubts, s.cause)
 		}
 	}
 }
@@ -280,7 +284,7 @@ func TestQUICDialToSilentAddressTakesDialTimeout(t *testing.T) {
 	r := newUDPRig(t)
 	at := r.server(false, udpSilent)
 	began := time.Now()
-	_, _, err := r.p.dialOuter(t.Context(), lines.QUIC, "west", origin{id: trust.Workload("shop")}, []spiffeid.ID{r.gw}, way{at, at}, "h2")
+	_, err := r.p.dialOuter(t.Context(), origin{id: trust.Workload("shop")}, r.gateway(), lines.QUIC, way{at, at}, "h2")
 	if took, limit := time.Since(began), r.p.cfg.Timeouts.Dial; err == nil || took < limit-100*time.Millisecond || took > limit+time.Second {
 		t.Errorf("%v after %v, want a failure after %v", err, took, limit)
 	}

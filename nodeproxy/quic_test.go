@@ -76,7 +76,7 @@ func TestQUICNeedsGatewayWithQUIC(t *testing.T) {
 	}
 }
 
-// A gateway whose UDP has an address of its own is dialled there by QUIC.
+// A gateway whose UDP has an address of its own is dialed there by QUIC.
 func TestQUICAddressIsDialled(t *testing.T) {
 	for _, gateways := range []int{1, 2} {
 		var fronts []*testlb.UDP

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
@@ -181,25 +179,20 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 	all := replicasOf(p.store.Current(), g)
 	to := waysTo(g, over)
 	if len(all) == 1 && len(to) == 1 {
-		t, expires, err := p.dialOuter(ctx, over, g.Network, source, []spiffeid.ID{g.Identity}, to[0], "h2")
+		o, err := p.dialOuter(ctx, source, g, over, to[0], "h2")
 		if err != nil {
 			return nil, err
 		}
-		return p.startOuter(t, g, source, expires)
+		return p.startOuter(o.t, g, source, o.expires)
 	}
 	names := make([]string, len(all))
 	for i, x := range all {
 		names[i] = picker.GatewayKey(x)
 	}
 	turn := rand.IntN(len(to))
-	type open struct {
-		t       transport
-		expires time.Time
-	}
-	o, err := firstOf(ctx, max(dialsAtFailure, len(to)), func(ctx context.Context, i int) (open, error) {
-		t, expires, err := p.dialOuter(ctx, over, g.Network, source, []spiffeid.ID{g.Identity}, to[(turn+i)%len(to)], hbone.ClientProtocols(names...)...)
-		return open{t, expires}, err
-	}, anotherWay(len(to)), func(o open) { o.t.Close() })
+	o, err := firstOf(ctx, max(dialsAtFailure, len(to)), func(ctx context.Context, i int) (opened, error) {
+		return p.dialOuter(ctx, source, g, over, to[(turn+i)%len(to)], hbone.ClientProtocols(names...)...)
+	}, anotherWay(len(to)), func(o opened) { o.t.Close() })
 	if err != nil {
 		return nil, err
 	}

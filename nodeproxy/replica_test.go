@@ -315,7 +315,7 @@ func TestAReplicaThatIsNotKnownIsTakenWhileDiscoveryChanges(t *testing.T) {
 	})
 }
 
-// One of a gateway's addresses is somebody else's now: the other one is dialled at once.
+// One of a gateway's addresses is somebody else's now: the other one is dialed at once.
 func TestAnAddressThatIsSomebodyElsesIsPassedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDistant(2, 1, 10*time.Millisecond)

@@ -14,9 +14,10 @@ import (
 // udpPause when QUIC fails. Times are arguments. The zero value is ready. Not safe for concurrent use.
 type selector struct {
 	quic    bool      // QUIC is in use
-	changed time.Time // when quic last changed; zero: never
+	changed time.Time // when quic last changed, or UDP failed; zero: never
+	cause   string    // of the failure; empty: none since quic last changed
 
-	line  lineFigures // of TCP, since changed
+	line  lineFigures // of TCP, since quic last changed
 	udp   lineFigures // of QUIC, while it is in use
 	start lineFigures // of TCP, when QUIC was last started
 	lossy time.Time   // when packets were last lost at a rate that keeps QUIC in use
@@ -25,15 +26,12 @@ type selector struct {
 	worse   float64   // share of packets that QUIC lost when it was last left for that
 	worseAt time.Time // when; zero: never since QUIC was last started
 
-	failed time.Time // when UDP last failed; zero: never
-	cause  string    // of that
 	probed time.Time // start of the last probe, or end of the last QUIC handshake
 	slow   int       // consecutive slow QUIC handshakes
 
-	// While in doubt new sessions use TCP, until the result of a probe. zero: no doubt.
-	doubt  time.Time
-	doubts int       // since first, but those of late handshakes that failed
-	first  time.Time // doubt of the last udpPause
+	doubt  bool      // QUIC is in use, but new sessions use TCP until the result of a probe
+	doubts int       // since first, without late handshakes that failed
+	first  time.Time // start of the last period of udpPause in which doubts are counted
 }
 
 const (
@@ -131,7 +129,7 @@ func (f lineFigures) String() string {
 	return fmt.Sprintf("TCP %s lost %.2g %% of its packets at a round trip of %v", congestion, 100*f.ratio(), f.rtt.Round(100*time.Microsecond))
 }
 
-// sample takes in samples of both transports.
+// sample records samples of both transports.
 func (s *selector) sample(now time.Time, tcp, quic lineSample) {
 	s.line.add(now, tcp)
 	if !s.quic {
@@ -161,15 +159,12 @@ func (s *selector) sample(now time.Time, tcp, quic lineSample) {
 
 // use changes the transport. Both are measured anew then.
 func (s *selector) use(now time.Time, quic bool) {
-	if s.quic == quic {
-		return
-	}
 	if quic {
 		s.start, s.worseAt = s.line, time.Time{}
 	}
-	s.quic, s.changed, s.lossy = quic, now, now
+	s.quic, s.changed, s.cause, s.lossy = quic, now, "", now
 	s.line, s.udp = lineFigures{at: s.line.at, rtt: s.line.rtt, bbr: s.line.bbr}, lineFigures{}
-	s.doubt, s.doubts, s.slow, s.bad = time.Time{}, 0, 0, 0
+	s.doubt, s.doubts, s.slow, s.bad = false, 0, 0, 0
 }
 
 // rtt returns the round-trip time of the transport in use.
@@ -177,24 +172,21 @@ func (s *selector) rtt() time.Duration { return cmp.Or(s.udp.rtt, s.line.rtt) }
 
 // starts reports whether QUIC is to be started if UDP passes.
 func (s *selector) starts(now time.Time) bool {
-	return s.rested(now) && s.line.justifies() && !s.barred(now)
+	return s.pause(now) <= 0 && s.line.justifies() && !s.barred(now)
 }
 
 // barred reports whether QUIC has lost far more than TCP does.
 func (s *selector) barred(now time.Time) bool {
-	return !s.worseAt.IsZero() && now.Sub(s.worseAt) < worsePause && worseThan*s.line.ratio() < s.worse
+	return now.Sub(s.worseAt) < worsePause && worseThan*s.line.ratio() < s.worse
 }
 
-// rested reports whether the pause after a failure or a change is over.
-func (s *selector) rested(now time.Time) bool {
-	over := func(t time.Time) bool { return t.IsZero() || now.Sub(t) >= udpPause }
-	return over(s.failed) && over(s.changed)
-}
+// pause returns the rest of the pause after a failure or a change. It is over at 0 or less.
+func (s *selector) pause(now time.Time) time.Duration { return udpPause - now.Sub(s.changed) }
 
-// wantsProbe reports whether a QUIC handshake is to be tried now. The caller calls probing when it starts.
+// wantsProbe reports whether a QUIC handshake is to be tried now. The caller sets probed when it starts.
 func (s *selector) wantsProbe(now time.Time) bool {
 	switch {
-	case s.quic && !s.doubt.IsZero():
+	case s.doubt:
 		return true
 	case s.quic && s.slow == 0:
 		return now.Sub(s.probed) >= probeEvery
@@ -202,20 +194,23 @@ func (s *selector) wantsProbe(now time.Time) bool {
 	return (s.quic || s.starts(now)) && now.Sub(s.probed) >= probeSoon
 }
 
-func (s *selector) probing(now time.Time) { s.probed = now }
-
 // patience bounds a QUIC handshake. A longer one has failed. One over slowAfter is slow.
 func (s *selector) patience() time.Duration  { return max(time.Second, 4*s.rtt()) }
 func (s *selector) slowAfter() time.Duration { return 250*time.Millisecond + 3*s.rtt() }
 
-// shook takes in a QUIC handshake: of a probe, or of a session.
+// shook records the result of a QUIC handshake of a probe or a session. The first failure while QUIC is in use is a doubt,
+// since the gateway may be gone.
 func (s *selector) shook(now time.Time, took time.Duration, err error) {
 	s.probed = now
-	if err != nil {
-		s.noHandshake(now, err)
+	switch {
+	case err != nil && s.transport() == lines.QUIC:
+		s.suspect(now)
+		return
+	case err != nil:
+		s.fail(now, err.Error())
 		return
 	}
-	s.doubt = time.Time{}
+	s.doubt = false
 	if took > s.slowAfter() {
 		if s.slow++; s.slow >= maxSlow {
 			s.slow = 0
@@ -229,27 +224,14 @@ func (s *selector) shook(now time.Time, took time.Duration, err error) {
 	}
 }
 
-// noHandshake doubts UDP first, while QUIC is in use: the gateway may be gone.
-func (s *selector) noHandshake(now time.Time, err error) {
-	if s.quic && s.doubt.IsZero() {
-		s.suspect(now)
-		return
-	}
-	s.fail(now, err.Error())
-}
+// late records that the handshake of a session is late, or has failed. Only its source may be affected. The probe that follows
+// decides.
+func (s *selector) late(time.Time) { s.doubt = s.quic }
 
-// late takes in that the handshake of a session is late, or has failed. It may be that of its source alone. The probe that
-// follows decides.
-func (s *selector) late(now time.Time) {
-	if s.quic && s.doubt.IsZero() {
-		s.doubt = now
-	}
-}
-
-// suspect takes in that a QUIC session got no packets for several round trips.
+// suspect records that a QUIC session got no packets for several round trips.
 func (s *selector) suspect(now time.Time) {
-	if s.quic && s.doubt.IsZero() {
-		s.doubt = now
+	if s.transport() == lines.QUIC {
+		s.doubt = true
 		s.stalled(now)
 	}
 }
@@ -267,15 +249,17 @@ func (s *selector) stalled(now time.Time) {
 	}
 }
 
-// fail takes in that UDP does not pass.
+// fail records that UDP does not pass.
 func (s *selector) fail(now time.Time, cause string) {
-	s.failed, s.cause = now, cause
-	s.use(now, false)
+	if s.quic {
+		s.use(now, false)
+	}
+	s.changed, s.cause = now, cause
 }
 
-// transport is that of new sessions for small messages.
+// transport returns the transport of new sessions for small messages.
 func (s *selector) transport() string {
-	if s.quic && s.doubt.IsZero() {
+	if s.quic && !s.doubt {
 		return lines.QUIC
 	}
 	return lines.TCP
@@ -283,23 +267,24 @@ func (s *selector) transport() string {
 
 // reason explains transport to an operator.
 func (s *selector) reason(now time.Time) string {
+	pause := s.pause(now)
 	switch {
-	case s.quic && s.doubt.IsZero() && s.udp.segments > 0:
-		return fmt.Sprintf("%v, QUIC loses %.2g %%", s.start, 100*s.udp.ratio())
-	case s.quic && s.doubt.IsZero():
-		return s.start.String()
-	case s.quic:
+	case s.doubt:
 		return "QUIC has stalled, UDP is being probed"
-	case !s.failed.IsZero() && now.Sub(s.failed) < udpPause:
-		return fmt.Sprintf("UDP failed %v ago (%s), QUIC is tried again in %v at the earliest", now.Sub(s.failed).Round(time.Second), s.cause, s.failed.Add(udpPause).Sub(now).Round(time.Second))
+	case s.quic && s.udp.segments > 0:
+		return fmt.Sprintf("%v, QUIC loses %.2g %%", s.start, 100*s.udp.ratio())
+	case s.quic:
+		return s.start.String()
+	case s.cause != "" && pause > 0:
+		return fmt.Sprintf("UDP failed %v ago (%s), QUIC is tried again in %v at the earliest", (udpPause - pause).Round(time.Second), s.cause, pause.Round(time.Second))
 	case s.line.at.IsZero():
 		return "TCP is not measured yet"
 	case !s.line.justifies():
 		return s.line.String() + ", too little for QUIC"
 	case s.barred(now):
 		return fmt.Sprintf("QUIC lost %.2g %% of its packets %v ago, it is tried again in %v, or if TCP loses %.2g %%", 100*s.worse, now.Sub(s.worseAt).Round(time.Minute), s.worseAt.Add(worsePause).Sub(now).Round(time.Minute), 100*s.worse/worseThan)
-	case !s.rested(now):
-		return fmt.Sprintf("%s, QUIC is tried in %v at the earliest", s.line, s.changed.Add(udpPause).Sub(now).Round(time.Second))
+	case pause > 0:
+		return fmt.Sprintf("%s, QUIC is tried in %v at the earliest", s.line, pause.Round(time.Second))
 	}
 	return s.line.String() + ", UDP is being probed"
 }

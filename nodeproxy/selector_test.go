@@ -46,7 +46,7 @@ func handshake(took time.Duration) selectorInput {
 
 var (
 	noHandshake = func(s *selector, now time.Time) { s.shook(now, time.Second, errors.New("no answer")) }
-	probeStarts = func(s *selector, now time.Time) { s.probing(now) }
+	probeStarts = func(s *selector, now time.Time) { s.probed = now }
 	stalls      = func(s *selector, now time.Time) { s.suspect(now) }
 	late        = func(s *selector, now time.Time) { s.late(now) }
 	overtaken   = func(s *selector, now time.Time) { s.shook(now, 200*time.Millisecond, nil); s.stalled(now) }
@@ -293,7 +293,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				}
 			case 2, 3, 4:
 				if s.wantsProbe(now) {
-					s.probing(now)
+					s.probed = now
 				}
 				if r.IntN(4) == 0 {
 					s.shook(now, time.Second, errors.New("no answer"))
@@ -319,7 +319,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				}
 				s.sample(now, x, y)
 			}
-			failures := s.failed != was.failed
+			failures := s.cause != "" && s.changed != was.changed
 			if after := s.transport(); after != before {
 				all = append(all, now)
 			}
@@ -343,7 +343,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: QUIC %v after it lost %g, while TCP loses %g", seed, run, now.Sub(was.worseAt), was.worse, s.start.ratio())
 			case s.quic && s.bad > worseSamples && s.udp.ratio() > max(worseLoss, worseThan*s.start.ratio()):
 				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.start.ratio())
-			case quic && !s.quic && !s.doubt.IsZero():
+			case quic && !s.quic && s.doubt:
 				t.Fatalf("seed %d, run %d: in doubt of a transport that is not in use", seed, run)
 			case lastIn(settled, now, time.Hour) > 12:
 				t.Fatalf("seed %d, run %d: %d changes in an hour", seed, run, lastIn(settled, now, time.Hour))

@@ -34,7 +34,7 @@ type toldShares struct {
 	from     offers
 	apply    func(...discovery.Change)
 	log      zerolog.Logger
-	names    *resolve.Resolver         // of host names; nil: IP addresses alone are dialled
+	names    *resolve.Resolver         // of host names; nil: IP addresses alone are dialed
 	usesQUIC func(network string) bool // nil: none
 
 	mu     sync.Mutex // held while it applies: the latest word is applied last

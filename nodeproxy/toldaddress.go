@@ -15,7 +15,7 @@ import (
 
 const (
 	maxNamesOfNetwork = 16 // host names of its gateways that are asked for
-	maxToldAddresses  = 32 // of one gateway that are dialled
+	maxToldAddresses  = 32 // of one gateway that are dialed
 )
 
 // addressesOf returns the addresses of list that may be those of another network's gateway,
@@ -55,7 +55,7 @@ func (t *toldShares) addressesOf(network string, list []record.Address, told []n
 		out[0], out[i] = out[i], out[0]
 	}
 	if odd == "" {
-		odd = "it has no address that can be dialled"
+		odd = "it has no address that can be dialed"
 	}
 	return out, odd
 }

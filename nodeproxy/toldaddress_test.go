@@ -26,22 +26,22 @@ func TestGatewaysOfOtherNetworksAreElsewhere(t *testing.T) {
 		want    string // its gateway is there
 		problem string
 	}{
-		"another machine":                   {cluster, []string{"10.9.0.1:15008"}, "10.9.0.1:15008", ""},
-		"the node proxy's own admin port":   {cluster, []string{"127.0.0.1:15000"}, "", "is on loopback"},
-		"loopback in IPv6":                  {cluster, []string{"[::1]:15008"}, "", "is on loopback"},
-		"loopback in IPv6 that is IPv4":     {cluster, []string{"[::ffff:127.0.0.1]:15000"}, "", "is on loopback"},
-		"loopback as the own gateways":      {loopback, []string{"127.20.2.1:15008"}, "127.20.2.1:15008", ""},
-		"an own gateway on loopback":        {loopback, []string{loopback}, "", "gateway of this network"},
-		"the cloud's metadata service":      {cluster, []string{"169.254.169.254:80"}, "", "link-local"},
-		"the same in IPv6 that is IPv4":     {loopback, []string{"[::ffff:169.254.169.254]:80"}, "", "link-local"},
-		"link-local IPv6":                   {cluster, []string{"[fe80::1]:15008"}, "", "link-local"},
-		"the own network's gateway":         {cluster, []string{cluster}, "", "gateway of this network"},
-		"a pod of the own network":          {cluster, []string{"10.1.7.7:8080"}, "", "workload pod"},
-		"a service of the own network":      {cluster, []string{"10.96.0.1:443"}, "", "service api.default"},
-		"the second of two addresses":       {cluster, []string{"127.0.0.1:15008", "10.9.0.1:15008"}, "10.9.0.1:15008", ""},
-		"no machine's":                      {cluster, []string{"0.0.0.0:15008"}, "", ""},
-		"those of many":                     {cluster, []string{"224.0.0.1:15008"}, "", ""},
-		"nowhere that can be dialled as is": {cluster, nil, "", "no address"},
+		"another machine":                  {cluster, []string{"10.9.0.1:15008"}, "10.9.0.1:15008", ""},
+		"the node proxy's own admin port":  {cluster, []string{"127.0.0.1:15000"}, "", "is on loopback"},
+		"loopback in IPv6":                 {cluster, []string{"[::1]:15008"}, "", "is on loopback"},
+		"loopback in IPv6 that is IPv4":    {cluster, []string{"[::ffff:127.0.0.1]:15000"}, "", "is on loopback"},
+		"loopback as the own gateways":     {loopback, []string{"127.20.2.1:15008"}, "127.20.2.1:15008", ""},
+		"an own gateway on loopback":       {loopback, []string{loopback}, "", "gateway of this network"},
+		"the cloud's metadata service":     {cluster, []string{"169.254.169.254:80"}, "", "link-local"},
+		"the same in IPv6 that is IPv4":    {loopback, []string{"[::ffff:169.254.169.254]:80"}, "", "link-local"},
+		"link-local IPv6":                  {cluster, []string{"[fe80::1]:15008"}, "", "link-local"},
+		"the own network's gateway":        {cluster, []string{cluster}, "", "gateway of this network"},
+		"a pod of the own network":         {cluster, []string{"10.1.7.7:8080"}, "", "workload pod"},
+		"a service of the own network":     {cluster, []string{"10.96.0.1:443"}, "", "service api.default"},
+		"the second of two addresses":      {cluster, []string{"127.0.0.1:15008", "10.9.0.1:15008"}, "10.9.0.1:15008", ""},
+		"no machine's":                     {cluster, []string{"0.0.0.0:15008"}, "", ""},
+		"those of many":                    {cluster, []string{"224.0.0.1:15008"}, "", ""},
+		"nowhere that can be dialed as is": {cluster, nil, "", "no address"},
 	} {
 		w := newToldWorld(t, "")
 		discovered(w, c.own, "10.1.7.7")
@@ -88,7 +88,7 @@ func TestGatewaysOfOtherNetworksAreElsewhere(t *testing.T) {
 		w.relocated()
 		g := w.snap.Gateways("west")[0]
 		if tcp, quic := fmt.Sprint(g.Dialled(false)), fmt.Sprint(g.Dialled(true)); tcp != "[10.2.0.1:15008]" || quic != c.want {
-			t.Errorf("QUIC addresses %d: dialled at %s, by QUIC at %s; want %s", i, tcp, quic, c.want)
+			t.Errorf("QUIC addresses %d: dialed at %s, by QUIC at %s; want %s", i, tcp, quic, c.want)
 		}
 		for _, uses = range []bool{false, true} {
 			w.relocated()

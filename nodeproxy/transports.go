@@ -28,13 +28,13 @@ type transports struct {
 	// probe does QUIC handshakes with gateways of a network, as the sources in turn, until one succeeds. It returns how long
 	// that one took.
 	probe func(ctx context.Context, network string, sources []origin) (time.Duration, error)
-	// moved is called when new sessions use QUIC again, and when they no longer do, but for a doubt.
+	// moved is called when new sessions use QUIC again, and when they no longer do, except for a doubt.
 	moved func(network string, quic bool)
 
 	changes *prometheus.CounterVec // of the transport, by network and transport
 	failed  *prometheus.CounterVec // QUIC handshakes, by network
 
-	wake chan struct{} // capacity 1: a probe may be due
+	wake chan struct{} // capacity 1: QUIC is in doubt
 	mu   sync.Mutex
 	by   map[string]*selected // by network
 }
@@ -42,11 +42,10 @@ type transports struct {
 // selected is the transport to one network.
 type selected struct {
 	selector
-	sources []origin                      // of the last sessions for small messages, latest first, each origin.from once
-	failed  map[string]time.Time          // when QUIC last failed from a captured pod where TCP connected, by origin.from
-	stalls  map[string]time.Time          // when a session stalled, by picker.GatewayKey
-	probing bool                          // a probe is planned or in flight
-	counted map[*hbone.Session]lineTotals // of the open sessions, at the last sample
+	sources []origin             // of the last sessions for small messages, latest first, each origin.from once; replaced, not changed
+	failed  map[string]time.Time // when QUIC last failed from a captured pod where TCP connected, by origin.from
+	stalls  map[string]time.Time // when a session stalled, by picker.GatewayKey
+	probing bool                 // a probe is planned or in flight
 }
 
 // lineTotals are statistics of the connection of a session since it was opened.
@@ -76,59 +75,63 @@ func newTransports(log zerolog.Logger) *transports {
 // UDP from a single pod.
 const maxSources = 3
 
+// of returns the state of a network, an initial one if the network is not in use. The caller holds mu.
+func (t *transports) of(network string) *selected {
+	if x := t.by[network]; x != nil {
+		return x
+	}
+	return &selected{failed: map[string]time.Time{}, stalls: map[string]time.Time{}}
+}
+
 // uses returns the transport of a new session of source for small messages.
 func (t *transports) uses(network string, source origin) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.by[network]
-	if x == nil {
-		x = &selected{failed: map[string]time.Time{}, stalls: map[string]time.Time{}}
-		t.by[network] = x
-	}
+	x := t.of(network)
+	t.by[network] = x
 	if x.failedFrom(source.from, time.Now()) {
 		return lines.TCP
 	}
 	if len(x.sources) == 0 || x.sources[0] != source {
-		others := slices.DeleteFunc(x.sources, func(o origin) bool { return o.from == source.from })
+		others := x.without(source.from)
 		x.sources = append([]origin{source}, others[:min(len(others), maxSources-1)]...)
 	}
 	return x.transport()
 }
 
-// failedFrom reports whether sessions of a source use TCP, though others may use QUIC.
-func (x *selected) failedFrom(from string, now time.Time) bool {
-	at, ok := x.failed[from]
-	return ok && now.Sub(at) < udpPause
+// without returns the sources except one.
+func (x *selected) without(from string) []origin {
+	return slices.DeleteFunc(slices.Clone(x.sources), func(o origin) bool { return o.from == from })
 }
 
-// missed takes in that a QUIC handshake failed from a source, where TCP connected. New sessions of that captured pod use TCP
+// failedFrom reports whether new sessions of a source use TCP, though others may use QUIC.
+func (x *selected) failedFrom(from string, now time.Time) bool {
+	return now.Sub(x.failed[from]) < udpPause
+}
+
+// missed records that a QUIC handshake failed from a source, where TCP connected. New sessions of that captured pod use TCP
 // for udpPause. Probes are from others then, if there are any.
 func (t *transports) missed(network string, source origin, err error) {
-	switch {
-	case !isEvidence(err):
-		return
-	case source.from == "": // the only source
-		t.input(network, (*selector).suspect)
+	if source.from == "" { // the only source
+		t.input(network, (*selected).suspect)
 		return
 	}
-	t.mu.Lock()
-	if x := t.by[network]; x != nil {
-		x.failed[source.from] = time.Now()
-		if others := slices.DeleteFunc(slices.Clone(x.sources), func(o origin) bool { return o.from == source.from }); len(others) > 0 {
+	t.input(network, func(x *selected, now time.Time) {
+		x.failed[source.from] = now
+		if others := x.without(source.from); len(others) > 0 {
 			x.sources = others
 		}
-	}
-	t.mu.Unlock()
+	})
 	t.log.Info().Str("network", network).Str("workload", source.from).Err(err).Msg("QUIC handshake failed, workload uses TCP")
 }
 
-// now returns the transport and its reason, and false for a network that is not in use.
-func (t *transports) now(network string) (transport, reason string, ok bool) {
+// now returns the transport and its reason, which is empty for a network that is not in use.
+func (t *transports) now(network string) (transport, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.by[network]
 	if x == nil {
-		return lines.TCP, "", false
+		return lines.TCP, ""
 	}
 	now, n := time.Now(), 0
 	for from := range x.failed {
@@ -139,57 +142,50 @@ func (t *transports) now(network string) (transport, reason string, ok bool) {
 	if transport, reason = x.transport(), x.reason(now); transport == lines.QUIC && n > 0 {
 		reason += fmt.Sprintf("; QUIC failed from %d workloads, which use TCP", n)
 	}
-	return transport, reason, true
+	return transport, reason
 }
 
-// failedFrom reports whether new sessions of a source use TCP, though others may use QUIC.
+// failedFrom is selected.failedFrom for a network.
 func (t *transports) failedFrom(network, from string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.by[network]
-	return x != nil && x.failedFrom(from, time.Now())
+	return t.of(network).failedFrom(from, time.Now())
 }
 
-// networks returns those in use.
-func (t *transports) networks() (list []string) {
+// networks returns the networks in use.
+func (t *transports) networks() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for network := range t.by {
-		list = append(list, network)
-	}
-	return list
+	return slices.Collect(maps.Keys(t.by))
 }
 
-// input passes an observation to the selector of a network.
-func (t *transports) input(network string, f func(s *selector, now time.Time)) {
+// input records an observation of a network by f, which runs with mu held, and acts on a change of the transport.
+func (t *transports) input(network string, f func(x *selected, now time.Time)) {
 	t.mu.Lock()
-	x := t.by[network]
-	if x == nil {
-		t.mu.Unlock()
-		return
-	}
-	now := time.Now()
-	quic, transport := x.quic, x.transport()
-	f(&x.selector, now)
+	x, now := t.of(network), time.Now()
+	quic, before := x.quic, x.transport()
+	f(x, now)
 	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
 	t.mu.Unlock()
-	if after != transport {
+	if after != before {
 		t.changes.WithLabelValues(network, after).Inc()
 		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
 	}
-	if left || after != transport && after == lines.QUIC {
+	switch {
+	case left, after != before && after == lines.QUIC:
 		t.moved(network, !left)
-	}
-	select {
-	case t.wake <- struct{}{}:
-	default:
+	case after != before: // in doubt
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// shook takes in the result of a QUIC handshake.
+// shook records the result of a QUIC handshake.
 func (t *transports) shook(network string, took time.Duration, err error) {
 	if err == nil || isEvidence(err) {
-		t.input(network, func(s *selector, now time.Time) { s.shook(now, took, err) })
+		t.input(network, func(x *selected, now time.Time) { x.shook(now, took, err) })
 	}
 }
 
@@ -199,30 +195,29 @@ func isEvidence(err error) bool {
 	return b != blameLocal && b != blameOwn && !errors.Is(err, errUndeclared)
 }
 
-// stalledTogether is how long sessions with one gateway that stall count once: if it is lost, all of them stall and end within
-// that.
+// stalledTogether is how long sessions with one gateway that stall count once. If it is lost, all of them stall and close within
+// that time.
 const stalledTogether = 30 * time.Second
 
-// suspect takes in that a QUIC session with a gateway has stalled. A probe finds whether UDP or the gateway is at fault.
+// suspect records that a QUIC session with a gateway has stalled. A probe finds whether UDP or the gateway is at fault.
 func (t *transports) suspect(network, gateway string) {
-	t.input(network, func(s *selector, now time.Time) {
-		x := t.by[network] // with mu held
+	t.input(network, func(x *selected, now time.Time) {
 		if now.Sub(x.stalls[gateway]) < stalledTogether {
-			s.late(now)
+			x.late(now)
 			return
 		}
 		x.stalls[gateway] = now
-		s.suspect(now)
+		x.suspect(now)
 	})
 }
 
-// late takes in that a session was open over TCP before it was over QUIC.
-func (t *transports) late(network string) { t.input(network, (*selector).late) }
+// late records that a session was open over TCP before it was over QUIC.
+func (t *transports) late(network string) { t.input(network, (*selected).late) }
 
-// overtaken takes in that its QUIC handshake succeeded after that.
-func (t *transports) overtaken(network string) { t.input(network, (*selector).stalled) }
+// overtaken records that the QUIC handshake of such a session succeeded after that.
+func (t *transports) overtaken(network string) { t.input(network, (*selected).stalled) }
 
-// closed takes in that a QUIC session with a gateway has closed with err.
+// closed records that a QUIC session with a gateway has closed with err.
 func (t *transports) closed(network, gateway string, err error) {
 	if isTimeout(err) && !errors.Is(err, hbone.ErrSettingsTimeout) { // a gateway that has just started may be slow
 		t.suspect(network, gateway)
@@ -233,22 +228,18 @@ func (t *transports) closed(network, gateway string, err error) {
 func (t *transports) patience(network string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if x := t.by[network]; x != nil {
-		return x.patience()
-	}
-	return new(selector).patience()
+	return t.of(network).patience()
 }
 
 // retain drops the networks without gateways.
 func (t *transports) retain(snap *mesh.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for network := range t.by {
+	now := time.Now()
+	for network, x := range t.by {
 		if len(snap.Gateways(network)) == 0 {
 			delete(t.by, network)
-			continue
 		}
-		now, x := time.Now(), t.by[network]
 		maps.DeleteFunc(x.failed, func(from string, _ time.Time) bool { return !x.failedFrom(from, now) })
 		maps.DeleteFunc(x.stalls, func(_ string, at time.Time) bool { return now.Sub(at) >= stalledTogether })
 	}
@@ -265,12 +256,18 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 	}()
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
+	var open map[string]map[*hbone.Session]lineTotals
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			t.sampleAll(sessions())
+			before := open
+			open = sessions()
+			for _, network := range t.networks() {
+				tcp, quic := sampleOf(open[network], before[network])
+				t.input(network, func(x *selected, now time.Time) { x.sample(now, tcp, quic) })
+			}
 		case <-t.wake:
 		}
 		for _, network := range t.networks() {
@@ -278,19 +275,6 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 				probes.Go(func() { t.try(ctx, network, sources, wait) })
 			}
 		}
-	}
-}
-
-// sampleAll takes in the statistics of the open sessions, by network.
-func (t *transports) sampleAll(sessions map[string]map[*hbone.Session]lineTotals) {
-	for _, network := range t.networks() {
-		open := sessions[network]
-		t.input(network, func(s *selector, now time.Time) {
-			x := t.by[network] // with mu held
-			tcp, quic := sampleOf(open, x.counted)
-			x.counted = open
-			s.sample(now, tcp, quic)
-		})
 	}
 }
 
@@ -311,34 +295,30 @@ func sampleOf(open, before map[*hbone.Session]lineTotals) (tcp, quic lineSample)
 	return tcp, quic
 }
 
-// plan reports whether to probe a network now, as which sources, and how long to wait before. Waits are drawn, so that
-// node proxies do not probe together.
+// plan reports whether to probe a network now, as which sources, and after what wait. Waits are random, so that node proxies
+// do not probe together.
 func (t *transports) plan(network string, now time.Time) (sources []origin, wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.by[network]
-	if x == nil || x.probing || !x.wantsProbe(now) {
+	x := t.of(network)
+	if x.probing || !x.wantsProbe(now) {
 		return nil, 0, false
 	}
-	x.probing = true
-	if x.doubt.IsZero() {
+	if !x.doubt {
 		wait = rand.N(sampleEvery)
 	}
-	return slices.Clone(x.sources), wait, true
+	x.probing, x.probed = true, now.Add(wait)
+	return x.sources, wait, true
 }
 
-// try does a planned probe.
+// try runs a planned probe.
 func (t *transports) try(ctx context.Context, network string, sources []origin, wait time.Duration) {
-	ready := pause(ctx, wait)
-	t.input(network, (*selector).probing)
-	took, err := time.Duration(0), errUndeclared
-	if ready {
-		took, err = t.probe(ctx, network, sources)
+	if !pause(ctx, wait) {
+		return
 	}
+	took, err := t.probe(ctx, network, sources)
 	t.mu.Lock()
-	if x := t.by[network]; x != nil {
-		x.probing = false
-	}
+	t.of(network).probing = false
 	t.mu.Unlock()
 	if ctx.Err() == nil {
 		t.shook(network, took, err)
@@ -346,7 +326,7 @@ func (t *transports) try(ctx context.Context, network string, sources []origin, 
 }
 
 // transportTo returns the transport of a new session with a gateway of another network: lines.TCP, lines.QUIC, or
-// lines.Auto for QUIC with TCP as the way out.
+// lines.Auto for QUIC with TCP as the fallback.
 func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
 	switch t := p.cfg.Lines.TransportTo(network); {
 	case bulk:
@@ -389,31 +369,29 @@ func totalsOf(s *hbone.Session) (lineTotals, bool) {
 	return lineTotals{bbr: strings.HasPrefix(i.Congestion, "bbr"), rtt: i.RTT, sent: float64(i.Segments), lost: float64(i.Lost())}, ok
 }
 
-// errMoved is the cause of CONNECTs that are repeated because their session uses UDP, which has failed.
+// errMoved is the cause with which CONNECTs are retried when UDP has failed under their session.
 var errMoved = errors.New("QUIC is no longer used to this network")
 
-// move takes sessions out of use that run on the other transport: kept ones with pods of a network, and those that were to
-// use QUIC and fell back to TCP. Their connections stay, and new ones open sessions on this transport. After a failure of UDP,
-// CONNECTs without a response are repeated.
+// move retires sessions on the other transport: kept ones with pods of a network, and those that were to use QUIC and fell
+// back to TCP. Their connections stay, and new connections open sessions on this transport. After a failure of UDP, CONNECTs
+// without a response are retried.
 func (p *Proxy) move(network string, quic bool) {
 	stale := map[pool.Key]bool{}
-	var old []*hbone.Session
+	var abandoned []*hbone.Session
 	for key, s := range p.pool.Sessions() {
 		overTCP := s.Base().Conn() != nil
 		switch {
-		case networkOf(key) != network || overTCP != quic || quic && p.transports.failedFrom(network, key.From):
-		case key.Through == keptThrough:
+		case networkOf(key) != network || overTCP != quic:
+		case !quic && key.Through == keptThrough:
 			stale[key] = true
-			old = append(old, s)
-		case quic && strings.HasPrefix(key.Address, overQUIC):
-			stale[key] = true
+			abandoned = append(abandoned, s)
+		case quic && (key.Through == keptThrough || strings.HasPrefix(key.Address, overQUIC)):
+			stale[key] = !p.transports.failedFrom(network, key.From)
 		}
 	}
 	p.pool.Retire(func(k pool.Key) bool { return stale[k] })
-	for _, s := range old {
-		if !quic {
-			s.CloseWhenIdle()
-			s.Abandon(errMoved)
-		}
+	for _, s := range abandoned {
+		s.CloseWhenIdle()
+		s.Abandon(errMoved)
 	}
 }

@@ -31,7 +31,7 @@ func onQUIC() (t *transports, moved *[]bool) {
 	t, moved = newTransports(zerolog.Nop()), new([]bool)
 	t.moved = func(_ string, quic bool) { *moved = append(*moved, quic) }
 	t.uses("west", origin{})
-	t.input("west", func(s *selector, now time.Time) {
+	t.input("west", func(s *selected, now time.Time) {
 		for range 3 {
 			s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10}, lineSample{})
 		}
@@ -73,15 +73,15 @@ func TestTransportsIgnoreWhatIsNoUDPFailure(t *testing.T) {
 	x.closed("west", "west/gw", &hbone.GoAwayError{})
 	x.closed("west", "west/gw", nil)
 	x.closed("west", "west/gw", hbone.ErrSettingsTimeout) // of a gateway that has not settled
-	if got, why, _ := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
+	if got, why := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want QUIC", got, why, *moved)
 	}
 	x.closed("west", "west/gw", hbone.ErrPingTimeout)
-	if got, why, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+	if got, why := x.now("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want TCP for new sessions after one has timed out", got, why, *moved)
 	}
 	x.shook("west", 0, errors.New("no answer"))
-	if got, why, _ := x.now("west"); got != lines.TCP || len(*moved) != 2 {
+	if got, why := x.now("west"); got != lines.TCP || len(*moved) != 2 {
 		t.Errorf("%s (%s), moved %v; want TCP after a probe has failed", got, why, *moved)
 	}
 }
@@ -95,7 +95,7 @@ func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 			for range 20 {
 				x.suspect("west", "west/gw-1")
 				time.Sleep(time.Second)
-				if got, why, _ := x.now("west"); got != lines.QUIC {
+				if got, why := x.now("west"); got != lines.QUIC {
 					t.Fatalf("%s (%s); want QUIC by another gateway", got, why)
 				}
 			}
@@ -103,14 +103,14 @@ func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 				x.closed("west", "west/gw-1", hbone.ErrPingTimeout)
 			}
 			time.Sleep(time.Second)
-			if got, why, _ := x.now("west"); got != lines.QUIC {
+			if got, why := x.now("west"); got != lines.QUIC {
 				t.Errorf("%s (%s); want QUIC by another gateway", got, why)
 			}
 			for range maxDoubts {
 				time.Sleep(stalledTogether)
 				x.suspect("west", "west/gw-2")
 			}
-			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "stalled") {
+			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "stalled") {
 				t.Errorf("%s (%s); want TCP, since sessions stall again and again", got, why)
 			}
 		})
@@ -121,11 +121,11 @@ func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 func TestTransportsMoveAfterDoubt(t *testing.T) {
 	x, moved := onQUIC()
 	x.suspect("west", "west/gw")
-	if got, _, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+	if got, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s, moved %v; want TCP for new sessions alone", got, *moved)
 	}
 	x.shook("west", 80*time.Millisecond, nil)
-	if got, _, _ := x.now("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
+	if got, _ := x.now("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
 		t.Errorf("%s, moved %v; want QUIC again", got, *moved)
 	}
 }
@@ -179,6 +179,12 @@ func (u *probedPath) set(takes time.Duration, err error) {
 	u.takes, u.err = takes, err
 }
 
+func (u *probedPath) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.probes
+}
+
 func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (time.Duration, error) {
 	u.mu.Lock()
 	u.running++
@@ -194,7 +200,7 @@ func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (tim
 		u.running--
 		u.mu.Unlock()
 	}()
-	if !pause(ctx, min(takes, time.Second)) {
+	if takes > 0 && !pause(ctx, min(takes, time.Second)) {
 		return 0, context.Cause(ctx)
 	}
 	if takes > time.Second && err == nil {
@@ -263,7 +269,7 @@ func TestPodsWithoutUDPUseTCPAlone(t *testing.T) {
 				if x.uses("west", origin{from: "pod"}) == lines.QUIC {
 					others++
 				}
-				if _, why, _ := x.now("west"); minute == 5 && !strings.Contains(why, "QUIC failed from 10 workloads") {
+				if _, why := x.now("west"); minute == 5 && !strings.Contains(why, "QUIC failed from 10 workloads") {
 					t.Errorf("the reason is %q; want the workloads without UDP", why)
 				}
 			}
@@ -283,8 +289,25 @@ func TestOnlyPodWithoutUDP(t *testing.T) {
 				x.uses("west", origin{from: fmt.Sprintf("blocked-%d", i)})
 			}
 			time.Sleep(time.Minute)
-			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
+			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
 				t.Errorf("%s (%s); want TCP", got, why)
+			}
+		})
+	})
+}
+
+// A probe without a result, such as while all gateways drain, is repeated at the next sample, not immediately.
+func TestProbeWithoutResultWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &probedPath{takes: 80 * time.Millisecond}
+		runTransports(t, u, func(x *transports) {
+			time.Sleep(time.Minute)
+			before := u.count()
+			u.set(0, errUndeclared)
+			x.suspect("west", "west/gw")
+			time.Sleep(time.Minute)
+			if n := u.count() - before; n < 2 || n > 7 {
+				t.Errorf("%d probes in a minute; want one at each sample", n)
 			}
 		})
 	})
@@ -295,12 +318,12 @@ func TestThrottledUDPIsLeft(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
 		changes := runTransports(t, u, func(x *transports) {
 			time.Sleep(time.Minute)
-			if got, why, _ := x.now("west"); got != lines.QUIC {
+			if got, why := x.now("west"); got != lines.QUIC {
 				t.Fatalf("%s (%s); want QUIC", got, why)
 			}
 			u.set(700*time.Millisecond, nil)
 			time.Sleep(2 * time.Minute)
-			if got, why, _ := x.now("west"); got != lines.TCP || !strings.Contains(why, "slow") {
+			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "slow") {
 				t.Errorf("%s (%s); want TCP, since UDP is slow", got, why)
 			}
 			time.Sleep(time.Hour)
@@ -334,7 +357,7 @@ func TestTransportsRandomObservations(t *testing.T) {
 						go x.shook("west", 80*time.Millisecond, nil)
 					case 6:
 						if r.IntN(10) == 0 {
-							x.input("west", func(s *selector, now time.Time) { s.fail(now, "lost") })
+							x.input("west", func(s *selected, now time.Time) { s.fail(now, "lost") })
 							for range 9 {
 								time.Sleep(time.Minute)
 								x.shook("west", 80*time.Millisecond, nil)

@@ -41,7 +41,7 @@ type witness struct {
 	timeout   time.Duration
 	declared  declared
 	connect   dialTCP
-	from      func(uid string, client netip.Addr, otherwise dialTCP) dialTCP // how a workload is dialled for a client; none: for this process
+	from      func(uid string, client netip.Addr, otherwise dialTCP) dialTCP // how a workload is dialed for a client; none: for this process
 	prober    *reprobe.Prober[health.Key]
 	changed   func(...healthstream.Target) // there is news of these; never waits
 	late      func(since time.Time) bool   // was this process itself late meanwhile?

@@ -35,7 +35,7 @@ func TestCAServeRefusesWhatIsUnsafe(t *testing.T) {
 	wantIn(t, errs, "isthmus ca init")
 }
 
-// It says where it listens as soon as it can be dialled, proves its names with
+// It says where it listens as soon as it can be dialed, proves its names with
 // the ca's root, and ends with 0 when it is interrupted.
 func TestCAServeListensUntilItIsInterrupted(t *testing.T) {
 	ca, _ := madeCA(t)

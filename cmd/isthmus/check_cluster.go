@@ -27,7 +27,7 @@ type checkedCluster struct {
 	installed []installedAs // how the chart was
 	captures  bool          // so that node proxies capture
 	gateways  bool          // there is their Deployment, or it could not be asked for
-	// addresses are where its gateways are dialled now, as far as it says itself.
+	// addresses are where its gateways are dialed now, as far as it says itself.
 	addresses []string
 	// unread is set where the card, or the file of known networks, could not be asked for.
 	unread bool
@@ -150,7 +150,7 @@ func (c *checkup) rootMap(ctx context.Context, x *checkedCluster, p *place) erro
 	return nil
 }
 
-// address looks where the gateways are dialled.
+// address looks where the gateways are dialed.
 func (c *checkup) address(ctx context.Context, x *checkedCluster, p *place) error {
 	f, err := frontOf(ctx, p.k)
 	if may, err := p.may(err, checkAddress.code); !may {
@@ -281,7 +281,7 @@ func (c *checkup) dialled(ctx context.Context, where string, a *checkedCluster, 
 	case len(known.Addresses) == 0:
 		found = fmt.Sprintf("no address of network %q is known, and it has %s", known.Name, strings.Join(b.addresses, ", "))
 	case len(gone) > 0:
-		found = fmt.Sprintf("network %q is dialled at %s, which it does not have: it has %s", known.Name, strings.Join(gone, ", "), strings.Join(b.addresses, ", "))
+		found = fmt.Sprintf("network %q is dialed at %s, which it does not have: it has %s", known.Name, strings.Join(gone, ", "), strings.Join(b.addresses, ", "))
 	}
 	c.add(checkDialled, where, checkWarning, found)
 }

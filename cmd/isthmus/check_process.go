@@ -51,7 +51,7 @@ const reachLimit = 30 * time.Second
 
 // reached checks what came of a gateway's tunnels to those of each other network: of one
 // that is reached at some of its addresses the others are a warning, and so is one that could not
-// be dialled.
+// be dialed.
 func (c *checkup) reached(where string, r *answer.Reach) {
 	networks, well, failed := []string{}, map[string]bool{}, map[string]bool{}
 	for _, t := range r.Tried {

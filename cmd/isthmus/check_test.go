@@ -124,8 +124,8 @@ func TestCheckOfTunnels(t *testing.T) {
 		"reached":            {[]answer.Tried{well}, checkWell, []string{"west/gw-1 at 203.0.113.1:15008 in 1.2 ms", "spiffe://west.local"}},
 		"not at one address": {[]answer.Tried{well, bad}, checkWarning, []string{"at 203.0.113.2:15008: connection refused", "west/gw-1"}},
 		"not at all":         {[]answer.Tried{bad}, checkBad, []string{"connection refused", "firewall"}},
-		"not dialled":        {[]answer.Tried{{Network: "west", Address: "203.0.113.2:15008", Error: "not dialled", Undialled: true}}, checkWarning, []string{"not dialled"}},
-		"and one failed":     {[]answer.Tried{bad, {Network: "west", Address: "203.0.113.3:15008", Error: "not dialled", Undialled: true}}, checkBad, []string{"not dialled", "refused"}},
+		"not dialed":         {[]answer.Tried{{Network: "west", Address: "203.0.113.2:15008", Error: "not dialed", Undialled: true}}, checkWarning, []string{"not dialed"}},
+		"and one failed":     {[]answer.Tried{bad, {Network: "west", Address: "203.0.113.3:15008", Error: "not dialed", Undialled: true}}, checkBad, []string{"not dialed", "refused"}},
 		"no address":         {[]answer.Tried{{Network: "west", Error: "no address of it is known"}}, checkWarning, []string{"no address"}},
 	} {
 		c := &checkup{}

@@ -16,7 +16,7 @@ import (
 
 const gatewayPort = "15008"
 
-// front is what a cluster says of where its gateways are dialled.
+// front is what a cluster says of where its gateways are dialed.
 type front struct {
 	addresses []string // host:port
 	why       string   // there is none
@@ -150,7 +150,7 @@ func dialledAll(list []string) (out []string, err error) {
 }
 
 // byNetwork reads values of link --address, NETWORK=ADDRESS. NETWORK= alone has the network with no
-// address: it is dialled where its cluster says.
+// address: it is dialed where its cluster says.
 func byNetwork(list []string) (map[string][]string, error) {
 	out, of := map[string][]string{}, map[string]string{}
 	for _, s := range list {

@@ -218,8 +218,8 @@ func TestCheckOfWhereGatewaysAreDialled(t *testing.T) {
 		want       string // empty: well
 	}{
 		"the same":              {[]string{"203.0.113.7:15008"}, []string{"203.0.113.7:15008"}, ""},
-		"another":               {[]string{"203.0.113.7:15008"}, []string{"203.0.113.8:15008"}, "dialled at 203.0.113.7:15008, which it does not have: it has 203.0.113.8:15008"},
-		"one of two":            {[]string{"203.0.113.7:15008", "203.0.113.8:15008"}, []string{"203.0.113.8:15008"}, "dialled at 203.0.113.7:15008,"},
+		"another":               {[]string{"203.0.113.7:15008"}, []string{"203.0.113.8:15008"}, "dialed at 203.0.113.7:15008, which it does not have: it has 203.0.113.8:15008"},
+		"one of two":            {[]string{"203.0.113.7:15008", "203.0.113.8:15008"}, []string{"203.0.113.8:15008"}, "dialed at 203.0.113.7:15008,"},
 		"another port":          {[]string{"203.0.113.7:31008"}, []string{"203.0.113.7:15008"}, "203.0.113.7:31008"},
 		"none":                  {nil, []string{"203.0.113.8:15008"}, "no address of network"},
 		"nobody says":           {[]string{"203.0.113.7:15008"}, nil, ""},

@@ -25,7 +25,7 @@ func newLinkCommand() *cobra.Command {
 		Use:   "link --contexts A,B --apply | link --contexts A CARD… [--apply]",
 		Short: "Let networks know each other",
 		Long: `link tells clusters what they need of each other: the public key of the network, the
-roots of its trust domain, and where its gateways are dialled. Nothing of it is secret, and
+roots of its trust domain, and where its gateways are dialed. Nothing of it is secret, and
 no credential of one cluster's API server comes to another.
 
 Of several contexts each is linked with each. Where nobody may ask both API servers, each
@@ -40,8 +40,8 @@ both. isthmus init --trust-domain gives each its own; --share-trust-domain says 
 meant.
 
 A network without an address is linked all the same: its gateways have to dial the others
-then, and who knew an address of it goes on dialling that. A load balancer, or a gateway's pod
-that is dialled at its node, may take minutes to have one: --wait looks until it has, and links
+then, and who knew an address of it goes on dialing that. A load balancer, or a gateway's pod
+that is dialed at its node, may take minutes to have one: --wait looks until it has, and links
 nothing if it has none by then. What the cluster does not say, such as a name that somebody
 made for its load balancer or the addresses of a NAT gateway, goes into --address. Later links
 keep that, whatever the cluster says; --address NETWORK= takes what it says again.
@@ -125,7 +125,7 @@ be asked or changed.`,
 	}
 	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "NETWORK=ADDRESS: where gateways of a network are dialled, whatever its Service or card says, now and when it is linked again: an IP address or a host name, with a port unless it is 15008; with commas, or several times. NETWORK= alone ends that")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "NETWORK=ADDRESS: where gateways of a network are dialed, whatever its Service or card says, now and when it is linked again: an IP address or a host name, with a port unless it is 15008; with commas, or several times. NETWORK= alone ends that")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until each network has an address, for so long")
 	cmd.Flags().BoolVar(&share, "share-trust-domain", false, "believe other roots for a trust domain that is the cluster's own, or another network's")
 	kubectlFlags(cmd, &k)
@@ -156,7 +156,7 @@ func newLinkCardCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&k.context, "context", "", "context of the cluster; the current one when left out")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "where its gateways are dialled, instead of what the Service isthmus-gateway says: an IP address or a host name, with a port unless it is 15008; with commas")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "where its gateways are dialed, instead of what the Service isthmus-gateway says: an IP address or a host name, with a port unless it is 15008; with commas")
 	kubectlFlags(cmd, &k)
 	return cmd
 }

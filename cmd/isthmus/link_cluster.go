@@ -66,7 +66,7 @@ func addressesOf(f keyfile.File, network string) []string {
 }
 
 // with are the manifests of the cluster when it knows the networks of these cards too, and what
-// is to be said of them. Networks in written are dialled where that says, or without any address
+// is to be said of them. Networks in written are dialed where that says, or without any address
 // there where their clusters say.
 func (l *linking) with(others []linkcard.Card, written map[string][]string, share bool) (text string, notes []string, err error) {
 	f, hand := l.known, slices.Clone(l.byHand)
@@ -131,7 +131,7 @@ func (l *linking) manifest(f keyfile.File, byHand []string) string {
 	return manifest("ConfigMap", l.namespace, networksMap, data, fmt.Sprintf("%s: %q", byHandAnnotation, strings.Join(byHand, ",")))
 }
 
-// clashes are addresses at which two networks would be dialled. One that is written now is refused.
+// clashes are addresses at which two networks would be dialed. One that is written now is refused.
 func (l *linking) clashes(f keyfile.File, written map[string][]string) (notes []string, err error) {
 	of := map[string]string{}
 	for _, a := range l.card.Addresses {
@@ -168,7 +168,7 @@ type dialling struct {
 	byHand  bool     // known was given by --address
 }
 
-// decide is where the network is dialled from now on, and whether that is given by hand; without
+// decide is where the network is dialed from now on, and whether that is given by hand; without
 // any, what is known stays.
 func (d *dialling) decide() (addresses []string, byHand bool) {
 	switch {
@@ -187,16 +187,16 @@ func (d *dialling) notes(decided []string) (out []string) {
 	switch {
 	case len(d.known) == 0:
 	case len(decided) == 0:
-		out = append(out, fmt.Sprintf("network %q says no address now: it is dialled at %s as before: link again with --wait 5m if the chart or its load balancer is not there yet, or with --address %[1]s=ADDRESS", d.network, list(d.known)))
+		out = append(out, fmt.Sprintf("network %q says no address now: it is dialed at %s as before: link again with --wait 5m if the chart or its load balancer is not there yet, or with --address %[1]s=ADDRESS", d.network, list(d.known)))
 	case !same(d.known, decided):
-		out = append(out, fmt.Sprintf("network %q is dialled at %s from now on, and no longer at %s", d.network, list(decided), list(d.known)))
+		out = append(out, fmt.Sprintf("network %q is dialed at %s from now on, and no longer at %s", d.network, list(decided), list(d.known)))
 	}
 	if d.byHand && !d.written && len(d.said) > 0 && !same(d.said, d.known) {
-		out = append(out, fmt.Sprintf("network %q is dialled at %s, as --address said, though it says %s: --address %[1]s= takes that", d.network, list(d.known), list(d.said)))
+		out = append(out, fmt.Sprintf("network %q is dialed at %s, as --address said, though it says %s: --address %[1]s= takes that", d.network, list(d.known), list(d.said)))
 	}
 	for _, a := range decided {
 		if why := nearOnly(a); why != "" {
-			out = append(out, fmt.Sprintf("network %q says that it is dialled at %s: that is %s: give --address %[1]s=ADDRESS", d.network, a, why))
+			out = append(out, fmt.Sprintf("network %q says that it is dialed at %s: that is %s: give --address %[1]s=ADDRESS", d.network, a, why))
 		}
 	}
 	return out

@@ -115,16 +115,16 @@ func TestLinkKeepsWrittenAddressesAndSaysWhatBecomesOfOthers(t *testing.T) {
 	}{
 		{"", "", "203.0.113.7:15008 gw.example.com:15008", nil},
 		{"", "", "203.0.113.7:15008 gw.example.com:15008", nil},
-		{none, "", "203.0.113.7:15008 gw.example.com:15008", []string{`context "e": network "west" says no address now: it is dialled at 203.0.113.7:15008, gw.example.com:15008 as before`}},
-		{service("LoadBalancer", "status: {loadBalancer: {ingress: [{ip: 203.0.113.8}]}}\n"), "", "203.0.113.8:15008", []string{`is dialled at 203.0.113.8:15008 from now on, and no longer at 203.0.113.7:15008, gw.example.com:15008`}},
-		{"", "--address west=192.0.2.1,west=192.0.2.2:443", "192.0.2.1:15008 192.0.2.2:443", []string{`is dialled at 192.0.2.1:15008, 192.0.2.2:443 from now on, and no longer at 203.0.113.8:15008`}},
-		{"", "", "192.0.2.1:15008 192.0.2.2:443", []string{`network "west" is dialled at 192.0.2.1:15008, 192.0.2.2:443, as --address said, though it says 203.0.113.8:15008: --address west= takes that`}},
+		{none, "", "203.0.113.7:15008 gw.example.com:15008", []string{`context "e": network "west" says no address now: it is dialed at 203.0.113.7:15008, gw.example.com:15008 as before`}},
+		{service("LoadBalancer", "status: {loadBalancer: {ingress: [{ip: 203.0.113.8}]}}\n"), "", "203.0.113.8:15008", []string{`is dialed at 203.0.113.8:15008 from now on, and no longer at 203.0.113.7:15008, gw.example.com:15008`}},
+		{"", "--address west=192.0.2.1,west=192.0.2.2:443", "192.0.2.1:15008 192.0.2.2:443", []string{`is dialed at 192.0.2.1:15008, 192.0.2.2:443 from now on, and no longer at 203.0.113.8:15008`}},
+		{"", "", "192.0.2.1:15008 192.0.2.2:443", []string{`network "west" is dialed at 192.0.2.1:15008, 192.0.2.2:443, as --address said, though it says 203.0.113.8:15008: --address west= takes that`}},
 		{none, "", "192.0.2.1:15008 192.0.2.2:443", nil},
 		{none, "--wait 1s", "192.0.2.1:15008 192.0.2.2:443", nil},
 		{service("LoadBalancer", balanced), "--address west=192.0.2.3", "192.0.2.3:15008", []string{"192.0.2.3:15008 from now on"}},
-		{"", "--address east=192.0.2.4", "192.0.2.3:15008", []string{"as --address said", "network \"east\" is dialled at 192.0.2.4:15008 from now on"}},
-		{"", "--address west= --address east=", "203.0.113.7:15008 gw.example.com:15008", []string{`network "west" is dialled at 203.0.113.7:15008, gw.example.com:15008 from now on`, `network "east" is dialled at 198.51.100.1:15008 from now on`}},
-		{service("LoadBalancer", "status: {loadBalancer: {ingress: [{ip: 127.0.0.1}]}}\n"), "", "127.0.0.1:15008", []string{"from now on", `network "west" says that it is dialled at 127.0.0.1:15008: that is a loopback address`}},
+		{"", "--address east=192.0.2.4", "192.0.2.3:15008", []string{"as --address said", "network \"east\" is dialed at 192.0.2.4:15008 from now on"}},
+		{"", "--address west= --address east=", "203.0.113.7:15008 gw.example.com:15008", []string{`network "west" is dialed at 203.0.113.7:15008, gw.example.com:15008 from now on`, `network "east" is dialed at 198.51.100.1:15008 from now on`}},
+		{service("LoadBalancer", "status: {loadBalancer: {ingress: [{ip: 127.0.0.1}]}}\n"), "", "127.0.0.1:15008", []string{"from now on", `network "west" says that it is dialed at 127.0.0.1:15008: that is a loopback address`}},
 		{service("LoadBalancer", "status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}\n"), "", "198.51.100.1:15008", []string{"198.51.100.1:15008 from now on", `context "e": 198.51.100.1:15008 is an address of networks "east" and "west"`, `context "w": 198.51.100.1:15008 is an address of networks`}},
 	} {
 		if x.service != "" {
@@ -132,12 +132,12 @@ func TestLinkKeepsWrittenAddressesAndSaysWhatBecomesOfOthers(t *testing.T) {
 		}
 		code, errs := p.runs(link + x.args)
 		if got := strings.Join(p.dials(), " "); code != exitOK || got != x.dials || strings.Count(errs, "\n") != len(x.says) {
-			t.Errorf("%d: link %s exits with %d; west is dialled at %s, want %s; it says\n%s\nwant %q", i, x.args, code, got, x.dials, errs, x.says)
+			t.Errorf("%d: link %s exits with %d; west is dialed at %s, want %s; it says\n%s\nwant %q", i, x.args, code, got, x.dials, errs, x.says)
 		}
 		wantIn(t, errs, x.says...)
 	}
 	if code, errs := p.runs("unlink --contexts e,w --apply"); code != exitOK || p.dials() != nil {
-		t.Errorf("unlink exits with %d, %s; west is dialled at %v", code, errs, p.dials())
+		t.Errorf("unlink exits with %d, %s; west is dialed at %v", code, errs, p.dials())
 	}
 	p.has("w", none)
 	code, errs := p.runs(link)
@@ -183,7 +183,7 @@ func TestWhereANetworkIsDialledByAPlainAccount(t *testing.T) {
 			}
 			l.known = keyfile.File{Networks: []keyfile.Network{{Name: "west", Link: keyfile.Link{Addresses: got}}}}
 			if !slices.Equal(got, want) || byHand != hand {
-				t.Fatalf("seed %d, step %d: %+v is dialled at %v, by hand %t; want %v, %t", seed, step, d, got, byHand, want, hand)
+				t.Fatalf("seed %d, step %d: %+v is dialed at %v, by hand %t; want %v, %t", seed, step, d, got, byHand, want, hand)
 			}
 			moved := len(d.known) > 0 && !same(d.known, want)
 			if said := strings.Join(d.notes(got), "\n"); moved != strings.Contains(said, "from now on") {

@@ -140,7 +140,7 @@ func (c *Cluster) quicAddresses() (out []Address, problem string) {
 	return c.addressesOf(c.front.quic, corev1.ProtocolUDP)
 }
 
-// addressesOf is where Service n with a port of protocol is dialled.
+// addressesOf is where Service n with a port of protocol is dialed.
 func (c *Cluster) addressesOf(n name, protocol corev1.Protocol) (out []Address, problem string) {
 	if n == (name{}) {
 		return nil, ""

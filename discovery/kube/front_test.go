@@ -122,7 +122,7 @@ func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
 	}
 }
 
-// QUIC is dialled at the load balancer of its own Service, if it has one; changes of either Service are signalled.
+// QUIC is dialed at the load balancer of its own Service, if it has one; changes of either Service are signalled.
 func TestQUICServiceHasItsOwnAddress(t *testing.T) {
 	udp := func(address string) Event {
 		e := frontService("LoadBalancer", func(s *corev1.Service) {

@@ -80,7 +80,7 @@ func newNetwork(st *starter) (*network, error) {
 	return n, nil
 }
 
-// close waits for those who are inside: package net/http goes on dialling for a request
+// close waits for those who are inside: package net/http goes on dialing for a request
 // that was given up.
 func (n *network) close() {
 	if n == nil {

@@ -91,7 +91,7 @@ func TestPacketsVanishBothWaysAndComeBack(t *testing.T) {
 	}
 }
 
-// A request that was given up may still be dialling when the drill is over.
+// A request that was given up may still be dialing when the drill is over.
 func TestANetworkEndsBehindThoseWhoUseIt(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("needs root: others have no network of their own")

@@ -332,7 +332,7 @@ type NetworkBody struct {
 	TrustBundles []*TrustBundle `protobuf:"bytes,8,rep,name=trust_bundles,json=trustBundles,proto3" json:"trust_bundles,omitempty"`
 	// Gateways of one group see the same pods; empty is the whole network.
 	Group string `protobuf:"bytes,9,opt,name=group,proto3" json:"group,omitempty"`
-	// Where QUIC is dialled; empty: as addresses, by UDP.
+	// Where QUIC is dialed; empty: as addresses, by UDP.
 	QuicAddresses []*GatewayAddress `protobuf:"bytes,13,rep,name=quic_addresses,json=quicAddresses,proto3" json:"quic_addresses,omitempty"`
 	Signature     []byte            `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"` // stays the last field
 	unknownFields protoimpl.UnknownFields
@@ -446,7 +446,7 @@ func (x *NetworkBody) GetSignature() []byte {
 	return nil
 }
 
-// GatewayAddress is where a gateway is dialled.
+// GatewayAddress is where a gateway is dialed.
 type GatewayAddress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // an IP address or a host name
@@ -1426,7 +1426,7 @@ type Introduction struct {
 	Certificate []byte                 `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"` // SignedCertificate of this instance
 	// By the key of the instance, over "isthmus-introduction/1", a zero byte, 32 bytes
 	// of the TLS exporter with the label "EXPORTER-isthmus-introduction/1" and no
-	// context, and one byte: 1 of the end that has dialled, 2 of the other one.
+	// context, and one byte: 1 of the end that has dialed, 2 of the other one.
 	Signature     []byte `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -42,7 +42,7 @@ type Config struct {
 	// Doors returns the addresses of other networks' gateways that Peers does not list, one
 	// Door for each network. It must not block. If it is nil, no door exists.
 	Doors func() []Door
-	// DoorFailed, if not nil, is called with each address of Doors that cannot be dialled.
+	// DoorFailed, if not nil, is called with each address of Doors that cannot be dialed.
 	DoorFailed func(netip.AddrPort)
 	Log        zerolog.Logger
 	Metrics    *peer.Metrics

@@ -33,7 +33,7 @@ const (
 	burst       = 64 << 10 // bytes written at once
 )
 
-// conn is one connection, whoever has dialled it. Both ends send on it.
+// conn is one connection, whoever has dialed it. Both ends send on it.
 type conn struct {
 	net.Conn
 	transport *transport
@@ -41,7 +41,7 @@ type conn struct {
 	dialled   bool
 	gateway   string // network/name
 	local     bool   // of the own network
-	door      string // the network whose door was dialled; empty: none
+	door      string // the network whose door was dialed; empty: none
 	instance  record.Instance
 	identity  spiffeid.ID // by TLS
 	queue     chan []byte
@@ -54,7 +54,7 @@ type conn struct {
 	cancel      context.CancelCauseFunc // ends serve; nil before
 }
 
-// greet introduces both ends; whoever has dialled is first, with the kind of the
+// greet introduces both ends; whoever has dialed is first, with the kind of the
 // connection.
 func (c *conn) greet(ctx context.Context, id spiffeid.ID, kind []byte) error {
 	stop := context.AfterFunc(ctx, func() { link.CloseAbruptly(c.Conn) })

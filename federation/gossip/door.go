@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/link"
 )
 
-// Door is where the gateways of another network are dialled without being known one by
+// Door is where the gateways of another network are dialed without being known one by
 // one, as the replicas behind a load balancer. Whoever answers proves which instance of
 // that network it is (see introduction.go), receives, and passes on what its siblings say.
 //
@@ -34,7 +34,7 @@ type Door struct {
 
 const (
 	// lanesOfDoor is how many instances of a network we keep connections with that we have
-	// dialled: one may be killed.
+	// dialed: one may be killed.
 	lanesOfDoor = 2
 	// maxBehind is how many instances of a network may be connected by its door.
 	maxBehind = 64
@@ -170,7 +170,7 @@ func (l *doorLane) connect(ctx context.Context) error {
 	f := l.transport.f
 	door, ok := l.transport.doors.get(l.network)
 	if !ok || len(door.Addresses) == 0 {
-		return &dialError{fmt.Errorf("network %s has no address at which its gateways are dialled", l.network)}
+		return &dialError{fmt.Errorf("network %s has no address at which its gateways are dialed", l.network)}
 	}
 	at := door.Addresses[(l.nth+l.next)%len(door.Addresses)]
 	l.next++
@@ -236,7 +236,7 @@ func (t *transport) followDoors() {
 func (c *conn) member() bool { return slices.ContainsFunc(c.transport.f.cfg.Peers(), c.is) }
 
 // DoorError is why no connection with a gateway of network is in use, although its door was
-// dialled: the last attempt's error. Nil: one is in use, none was tried yet, or there is no door.
+// dialed: the last attempt's error. Nil: one is in use, none was tried yet, or there is no door.
 func (f *Federation) DoorError(network string) error {
 	t := f.transport
 	t.mu.Lock()

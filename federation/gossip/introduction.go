@@ -106,7 +106,7 @@ func (c *conn) hear(id spiffeid.ID) error {
 	}
 	c.gateway, c.identity, c.local = m.GetNetwork()+"/"+m.GetGateway(), id, m.GetNetwork() == f.cfg.Network
 	if c.door != "" && c.door != m.GetNetwork() {
-		return &peer.IdentityError{Cause: fmt.Errorf("what was dialled as network %s is gateway %.80q of network %.80q", c.door, m.GetGateway(), m.GetNetwork())}
+		return &peer.IdentityError{Cause: fmt.Errorf("what was dialed as network %s is gateway %.80q of network %.80q", c.door, m.GetGateway(), m.GetNetwork())}
 	}
 	if !slices.ContainsFunc(f.cfg.Peers(), c.is) && !c.transport.doors.admits(m.GetNetwork(), id) {
 		return &peer.IdentityError{Cause: fmt.Errorf("%q is not the identity of gateway %.80q of network %.80q, by discovery", id, m.GetGateway(), m.GetNetwork())}
@@ -154,7 +154,7 @@ func (c *conn) stillKnown(known networkkey.Known) error {
 }
 
 // setExpiry notes when the first of the certificates ends by which the other end has
-// proved itself: nobody is heard for longer on them. Whoever has dialled gives up a
+// proved itself: nobody is heard for longer on them. Whoever has dialed gives up a
 // little earlier, and dials again with new ones while the connection the other way
 // goes on.
 func (c *conn) setExpiry(now time.Time) error {

@@ -157,7 +157,7 @@ func TestAnIntroductionWithoutProofNamesTheRemedy(t *testing.T) {
 }
 
 // A gateway that discovery, or the list of keys, has dropped is not told any more
-// what happens, whoever has dialled.
+// what happens, whoever has dialed.
 func TestAGatewayThatIsNotListedAnyMoreIsSentAway(t *testing.T) {
 	for _, by := range []string{"discovery", "keys"} {
 		t.Run(by, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestAGatewayThatIsNotListedAnyMoreIsSentAway(t *testing.T) {
 }
 
 // The certificate that a peer has shown ends: it must prove itself anew. Whoever has
-// dialled does so before that, while the connection the other way goes on.
+// dialed does so before that, while the connection the other way goes on.
 func TestConnectionsEndWithTheCertificatesThatMadeThem(t *testing.T) {
 	simulated(t, func(t *testing.T, w *world) {
 		w.lasting(anHour)
@@ -230,7 +230,7 @@ func TestConnectionsEndWithTheCertificatesThatMadeThem(t *testing.T) {
 			}
 			return out
 		}
-		eventually(t, "each has dialled", func() bool { return len(conns()) == 2 })
+		eventually(t, "each has dialed", func() bool { return len(conns()) == 2 })
 		first := conns()
 		for _, c := range first {
 			if left := time.Until(c.expiry); left <= 0 || left > anHour {

@@ -18,7 +18,7 @@ import (
 
 // dials are the pauses between attempts: a peer is to be found soon after it can
 // be reached. One that comes back after long dials us by itself, as a rule, and is then
-// dialled at once.
+// dialed at once.
 var dials = backoff.Backoff{First: 50 * time.Millisecond, Limit: 500 * time.Millisecond, Bound: 10 * time.Second}
 
 // doubts are the pauses when one end has refused the other, as one does whose network's
@@ -43,7 +43,7 @@ type lane struct {
 	transport *transport
 	cancel    context.CancelFunc
 	wanted    chan struct{} // bulk: something is pending
-	again     chan struct{} // one slot: keys have changed, or it has dialled us: an attempt may succeed now
+	again     chan struct{} // one slot: keys have changed, or it has dialed us: an attempt may succeed now
 
 	// The transport's mu guards these.
 	pending []antientropy.Output

@@ -28,7 +28,7 @@ func after(d time.Duration, n *atomic.Int64) int64 {
 	return n.Load() - before
 }
 
-// Gateways of a network whose key is unknown are dialled rarely, by either end, and at
+// Gateways of a network whose key is unknown are dialed rarely, by either end, and at
 // once when somebody has linked them.
 func TestGatewaysThatAreNotBelievedAreDialledRarelyUntilKeysChange(t *testing.T) {
 	for name, forget := range map[string]func(w *world, keys *atomic.Bool){
@@ -74,7 +74,7 @@ func TestGatewaysThatAreNotBelievedAreDialledRarelyUntilKeysChange(t *testing.T)
 }
 
 // A gateway that is down for seconds is found at once, and one that is down for long is
-// dialled less and less; it dials the others when it is back.
+// dialed less and less; it dials the others when it is back.
 func TestAGatewayThatIsDownForLongIsDialledRarely(t *testing.T) {
 	simulated(t, func(t *testing.T, w *world) {
 		east, west := w.add("east", "gw-1"), w.add("west", "gw-1")
@@ -82,11 +82,11 @@ func TestAGatewayThatIsDownForLongIsDialledRarely(t *testing.T) {
 		var dials atomic.Int64
 		e := w.start(east, relays[east], dialling(&dials))
 		if n := after(10*time.Second, &dials); n < 20 {
-			t.Errorf("dialled %d times in the first 10 s; want twice a second at least", n)
+			t.Errorf("dialed %d times in the first 10 s; want twice a second at least", n)
 		}
 		time.Sleep(10 * time.Minute)
 		if n := after(time.Hour, &dials); n > 3600/5 {
-			t.Errorf("dialled %d times in an hour; want once in 5 s at most", n)
+			t.Errorf("dialed %d times in an hour; want once in 5 s at most", n)
 		}
 		v := w.start(west, relays[west])
 		e.publish(3)
@@ -96,7 +96,7 @@ func TestAGatewayThatIsDownForLongIsDialledRarely(t *testing.T) {
 		v.kill()
 		time.Sleep(10 * time.Second)
 		relays[west].set(pass)
-		v = w.start(west, relays[west], func(c *Config) { // which is not dialled, and dials nobody
+		v = w.start(west, relays[west], func(c *Config) { // which is not dialed, and dials nobody
 			c.dial = func(ctx context.Context, address string) (net.Conn, error) { return nil, net.ErrClosed }
 		})
 		again := v.federation.Instance().String()

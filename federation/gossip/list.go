@@ -22,7 +22,7 @@ const (
 	leaveWait     = 400 * time.Millisecond // for a few members to hear that we leave
 )
 
-// nowhere is the address of every member: where a gateway is dialled is
+// nowhere is the address of every member: where a gateway is dialed is
 // discovery's word, and what memberlist sends goes by the name.
 var nowhere = &net.TCPAddr{IP: net.IPv4zero, Port: 1}
 

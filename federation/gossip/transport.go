@@ -30,7 +30,7 @@ const (
 
 // transport keeps connections to all gateways that discovery lists, in two
 // kinds: one for messages that must not wait, and, while there is some, one for
-// bulk. Where a gateway is dialled and who must answer there is discovery's
+// bulk. Where a gateway is dialed and who must answer there is discovery's
 // word.
 type transport struct {
 	f        *Federation
@@ -53,7 +53,7 @@ type transport struct {
 	closed    bool
 }
 
-// links are the connections of one instance: the one that we have dialled and
+// links are the connections of one instance: the one that we have dialed and
 // the one that it has, of each kind. The first of a kind is used.
 type links struct {
 	gateway string // network/name
@@ -113,7 +113,7 @@ func (t *transport) Shutdown() error {
 }
 
 // follow starts lanes to gateways that discovery lists, and ends those to
-// others and to gateways that have moved. It ends what others have dialled, too, once
+// others and to gateways that have moved. It ends what others have dialed, too, once
 // they are listed no more.
 func (t *transport) follow() {
 	listed := map[laneKey]bool{}
@@ -192,7 +192,7 @@ func (t *transport) keep(known networkkey.Known) {
 	}
 }
 
-// redial has every gateway dialled now that is not connected: other keys are known.
+// redial has every gateway dialed now that is not connected: other keys are known.
 func (t *transport) redial() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -261,7 +261,7 @@ func (t *transport) without(alive func(gateway string, id record.Instance) bool)
 	return out
 }
 
-// await leaves a bulk message to a connection that is going to be dialled for
+// await leaves a bulk message to a connection that is going to be dialed for
 // it; false if there is no reason to expect one to that instance. The caller
 // holds mu.
 func (t *transport) await(to *links, o antientropy.Output) bool {

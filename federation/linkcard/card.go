@@ -32,7 +32,7 @@ type Card struct {
 	Network     string   `yaml:"network" doc:"required; the network that the card is of"`
 	TrustDomain string   `yaml:"trustDomain" doc:"required; that of the identities there"`
 	Keys        []string `yaml:"keys" doc:"required; public keys of the network, as isthmus network show prints them"`
-	Addresses   []string `yaml:"addresses" doc:"where its gateways are dialled: IP addresses or host names with ports; without any they dial us"`
+	Addresses   []string `yaml:"addresses" doc:"where its gateways are dialed: IP addresses or host names with ports; without any they dial us"`
 	Roots       string   `yaml:"roots" doc:"required; PEM of the root certificates of its trust domain"`
 }
 
@@ -100,7 +100,7 @@ func (c Card) Check() error {
 	return errors.Join(errs...)
 }
 
-// address says why a is none that can be dialled.
+// address says why a is none that can be dialed.
 func address(a string) error {
 	if p, err := netip.ParseAddrPort(a); err == nil && p.Port() > 0 && !p.Addr().IsUnspecified() && !p.Addr().IsMulticast() {
 		return nil

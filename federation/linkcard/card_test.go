@@ -135,7 +135,7 @@ func TestLinkingTwiceIsLinkingOnceAndKeepsWhatOperatorsWrote(t *testing.T) {
 	}
 	join(west)
 	if a := f.Networks[0].Addresses; !slices.Equal(a, west.Addresses) {
-		t.Errorf("its gateways are dialled at %q, want %q", a, west.Addresses)
+		t.Errorf("its gateways are dialed at %q, want %q", a, west.Addresses)
 	}
 	f.Networks[0].MaxCapacity, f.Networks[0].Namespaces = 7, []string{"shop"}
 	join(north)

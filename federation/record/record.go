@@ -86,7 +86,7 @@ func HealthRecord(service string, port uint16, h Health) Record {
 type Network struct {
 	Gateway   string
 	Addresses []Address
-	// QUIC is where QUIC is dialled; empty: at Addresses, by UDP.
+	// QUIC is where QUIC is dialed; empty: at Addresses, by UDP.
 	QUIC     []Address
 	Locality mesh.Locality
 	// Draining gives way to other instances; open sessions go on.
@@ -100,7 +100,7 @@ type Network struct {
 	Group string
 }
 
-// Address is where a gateway is dialled.
+// Address is where a gateway is dialed.
 type Address struct {
 	Host string // an IP address or a host name
 	Port uint16

@@ -3,7 +3,7 @@ package header
 // Header names on CONNECT requests and answers. Peers that do not know the
 // isthmus-* ones ignore them.
 const (
-	NameEndpoint         = "isthmus-endpoint"    // outer 200, inner response: which endpoint was dialled / answered
+	NameEndpoint         = "isthmus-endpoint"    // outer 200, inner response: which endpoint was dialed / answered
 	NameWeight           = "isthmus-weight"      // outer 200: the weight of that endpoint, decimal
 	NameAvoid            = "isthmus-avoid"       // outer request: endpoints this client has seen fail or has already, advisory
 	NamePin              = "isthmus-pin"         // outer request: this endpoint or 503

@@ -6,8 +6,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// Adopt takes s, which was dialled for somebody else, as a session of key if there is none:
-// those who wait for one have it. If it is not wanted, the caller still owns s.
+// Adopt adds s, which was dialed for another key, as a session of key if key has none, or a silent
+// one. Pending calls of key use it. If Adopt returns false, the caller still owns s.
 func (p *Pool) Adopt(key Key, s *hbone.Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -24,7 +24,7 @@ func (p *Pool) Adopt(key Key, s *hbone.Session) bool {
 	return true
 }
 
-// enter makes s a session of e. The caller holds mu.
+// enter adds s to the sessions of e. The caller holds mu.
 func (p *Pool) enter(e *entry, s *hbone.Session) {
 	p.giveUpSilent(e)
 	e.failed = nil

@@ -139,7 +139,7 @@ func TestACallFailsWhenAllSessionsAreHalted(t *testing.T) {
 					t.Errorf("%v after %v; want ErrHalted at once", err, time.Since(began))
 				}
 				if s := p.Stats(); s.Sessions != haltedSessions || b.dials.Load() != dials || s.Waiting != 0 {
-					t.Errorf("%+v, %d dials: want %d sessions, and none dialled", s, b.dials.Load(), haltedSessions)
+					t.Errorf("%+v, %d dials: want %d sessions, and none dialed", s, b.dials.Load(), haltedSessions)
 				}
 				if s := p.Stats(); s.Halted != haltedSessions || s.Crowded != 0 || s.Failed != (Failures{Halted: 2}) {
 					t.Errorf("%d sessions are counted as halted and %d as crowded, and %+v failed; want all, none, and 2 for that", s.Halted, s.Crowded, s.Failed)

@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// A session that was dialled for a call serves that call, however short the time for which
+// A session that was dialed for a call serves that call, however short the time for which
 // sessions without streams are kept: a dial takes round trips, during which it has none.
 // One whose call has left meanwhile ends like any other.
 func TestAShortIdleTimeoutLeavesCallsServed(t *testing.T) {

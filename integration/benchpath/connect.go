@@ -12,7 +12,7 @@ import (
 
 // connect opens connections for the time, r.Streams at once: dial, one byte, one
 // byte back, close. Without a time it is one connection on each. The application
-// closes first, so that no port of a dialling side has to wait: a path would
+// closes first, so that no port of a dialing side has to wait: a path would
 // otherwise run out of ports, or search long for one.
 func connect(r request, _ []*net.TCPConn, t *tally) []*net.TCPConn {
 	end := time.Now().Add(r.duration())

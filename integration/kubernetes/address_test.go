@@ -159,7 +159,7 @@ func (f *frontage) move(t *testing.T, from, to int, do func(), within time.Durat
 		return
 	}
 	came := map[string]time.Duration{}
-	eventually(t, 30*time.Second, "all have dialled the new address", func() bool {
+	eventually(t, 30*time.Second, "all have dialed the new address", func() bool {
 		for name, n := range f.dialled(to) {
 			if _, did := came[name]; !did && n > first[name] {
 				came[name] = time.Since(began)
@@ -175,10 +175,10 @@ func (f *frontage) move(t *testing.T, from, to int, do func(), within time.Durat
 	for name, at := range f.peers {
 		t.Logf("%s dials the new address after %v", name, came[name].Round(time.Millisecond))
 		if came[name] > within {
-			t.Errorf("%s has dialled the new address after %v, want within %v", name, came[name], within)
+			t.Errorf("%s has dialed the new address after %v, want within %v", name, came[name], within)
 		}
 		if n := f.at[from].From(at) - then[name]; n > 0 {
-			t.Errorf("%s has dialled the old address %d times more than %v after it was left", name, n, within)
+			t.Errorf("%s has dialed the old address %d times more than %v after it was left", name, n, within)
 		}
 	}
 	f.silence(from, false)

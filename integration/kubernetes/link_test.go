@@ -184,7 +184,7 @@ func TestClustersAreLinkedAndUnlinkedByTheirContexts(t *testing.T) {
 		t.Errorf("linking again changes something: %s", out)
 	}
 	west.moves(t, "203.0.113.8")
-	if out, code := o.shell(t, "isthmus check --contexts east,west"); code != 0 || strings.Count(out, "! ISTH-206") != 1 || !strings.Contains(out, "dialled at 203.0.113.7:15008, which it does not have: it has 203.0.113.8:15008") {
+	if out, code := o.shell(t, "isthmus check --contexts east,west"); code != 0 || strings.Count(out, "! ISTH-206") != 1 || !strings.Contains(out, "dialed at 203.0.113.7:15008, which it does not have: it has 203.0.113.8:15008") {
 		t.Errorf("with another load balancer of west check exits with %d:\n%s", code, out)
 	}
 	if out := o.does(t, "isthmus link --contexts east,west --apply"); !strings.Contains(out, "203.0.113.8:15008 from now on, and no longer at 203.0.113.7:15008") {

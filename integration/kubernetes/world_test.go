@@ -51,7 +51,7 @@ type side struct {
 	number   int
 	api      string // host of the API server
 	gateways []*netspace.Process
-	balanced []string // hosts at which its load balancer is; none: its gateways are dialled at their own addresses
+	balanced []string // hosts at which its load balancer is; none: its gateways are dialed at their own addresses
 	nodes    []*node
 	pods     map[string]*demoPod // by name
 	next     int                 // pod address
@@ -334,7 +334,7 @@ func (w *world) started() {
 	w.starting = nil
 }
 
-// others is the file of the other networks' keys, and of where their n gateways are dialled.
+// others is the file of the other networks' keys, and of where their n gateways are dialed.
 func (s *side) others(n int) string {
 	if s.world.cards != nil {
 		return s.linked()

@@ -2,9 +2,9 @@ package answer
 
 import "time"
 
-// Reach is what came of dialling gateways of other networks just now: the JSON of /reach.
+// Reach is what came of dialing gateways of other networks just now: the JSON of /reach.
 type Reach struct {
-	Process string  `json:"process"` // who has dialled: its kind and name
+	Process string  `json:"process"` // who has dialed: its kind and name
 	Network string  `json:"network"` // its own
 	Tried   []Tried `json:"tried"`   // by network and address
 }
@@ -12,7 +12,7 @@ type Reach struct {
 // Tried is one address of a gateway of another network. What is below Address is as far as
 // the attempt came.
 type Tried struct {
-	Network  string    `json:"network"`            // that is dialled
+	Network  string    `json:"network"`            // that is dialed
 	Address  string    `json:"address,omitempty"`  // empty: none is known
 	Gateway  string    `json:"gateway,omitempty"`  // who has answered, if it is one that is heard
 	Identity string    `json:"identity,omitempty"` // that it has proved

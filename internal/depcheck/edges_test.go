@@ -423,7 +423,7 @@ var allowed = map[string]why{
 		"internal/buildinfo":            "isthmus version",
 		"federation/networkkey/keyfile": "network keys in files",
 		"federation/linkcard":           "isthmus link: what networks tell each other",
-		"internal/hostport":             "isthmus link: where gateways are dialled",
+		"internal/hostport":             "isthmus link: where gateways are dialed",
 		"internal/strictyaml":           "which command or flag was meant",
 		"discovery":                     "isthmus network init: names of networks",
 		"discovery/file":                "isthmus export: reads the mesh",

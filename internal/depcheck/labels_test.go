@@ -71,6 +71,7 @@ var labels = map[string]map[string]string{
 		"name":                         "ejected, readmitted",
 		"result":                       "withdrawn, accepted, refused, unanswered, see call.heard",
 		"network":                      "the networks whose gateways discovery lists, which are configured or linked",
+		"g.Network":                    "as network",
 		"after":                        "lines.TCP, lines.QUIC",
 	},
 }

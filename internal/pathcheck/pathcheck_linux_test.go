@@ -102,7 +102,7 @@ func (f *far) serve(t *testing.T) {
 	}()
 }
 
-// target is the gateway, dialled with lines.maxSegment.
+// target is the gateway, dialed with lines.maxSegment.
 func (f *far) target(maxSegment int) Target {
 	return Target{
 		Dial: func(ctx context.Context, segment int) (conn net.Conn, err error) {
