@@ -42,7 +42,8 @@ type PipeInfo struct {
 // PipeStats are statistics of a connection since it was opened.
 type PipeStats struct {
 	RTT        time.Duration // smoothed
-	Sent, Lost uint64        // bytes of all packets sent, and of those declared lost. A few of these may have arrived late
+	MinRTT     time.Duration
+	Sent, Lost uint64 // bytes of all packets sent, and of those declared lost. A few of these may have arrived late
 }
 
 // PipeStats returns the statistics of the connection that s runs on. ok is false over TCP, and if

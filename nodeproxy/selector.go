@@ -35,7 +35,8 @@ type selector struct {
 }
 
 const (
-	// A lost packet of TCP delays the messages of all streams by a round trip or two. Below quicRTT that is no gain worth
+	// A lost packet of TCP delays the messages of all streams by a round trip or two. Below quicRTT (the least of all sessions,
+	// since peers that delay acknowledgements and queues add to the smoothed one) that is no gain worth
 	// the CPU of QUIC, which is several times that of TCP per byte (docs/lines.md).
 	quicRTT = 5 * time.Millisecond
 	// quicLossBBR is the share of lost segments from which QUIC is used beside bbr, quicLoss that for other algorithms,
@@ -78,6 +79,7 @@ const (
 type lineSample struct {
 	sessions       int
 	rtt            time.Duration // mean; zero: no session is open
+	minRTT         time.Duration // of any session
 	segments, lost float64       // or packets of QUIC
 	bbr            bool          // all sessions use bbr
 }
@@ -87,7 +89,7 @@ type lineFigures struct {
 	at             time.Time
 	segments, lost float64
 	lossy          float64 // samples with lost segments
-	rtt            time.Duration
+	rtt, minRTT    time.Duration
 	bbr            bool
 }
 
@@ -103,7 +105,7 @@ func (f *lineFigures) add(now time.Time, s lineSample) {
 		f.lossy++
 	}
 	if s.rtt > 0 {
-		f.rtt, f.bbr = s.rtt, s.bbr
+		f.rtt, f.minRTT, f.bbr = s.rtt, s.minRTT, s.bbr
 	}
 }
 
@@ -116,9 +118,17 @@ func (f lineFigures) least() float64 {
 	return quicLoss
 }
 
-// justifies reports whether small messages gain from QUIC.
-func (f lineFigures) justifies() bool {
-	return f.rtt >= quicRTT && f.lost >= lossEvidence && f.lossy >= lossySamples && f.ratio() >= f.least()
+// missing returns what small messages need to gain from QUIC; empty if they do.
+func (f lineFigures) missing() string {
+	switch {
+	case f.minRTT < quicRTT:
+		return fmt.Sprintf("a round trip of %v", quicRTT)
+	case f.ratio() < f.least():
+		return fmt.Sprintf("a loss of %g %%", 100*f.least())
+	case f.lost < lossEvidence || f.lossy < lossySamples:
+		return fmt.Sprintf("%d lost packets, and in %d samples of %v", lossEvidence, lossEvidence, sampleEvery)
+	}
+	return ""
 }
 
 func (f lineFigures) String() string {
@@ -126,7 +136,7 @@ func (f lineFigures) String() string {
 	if f.bbr {
 		congestion = "with bbr"
 	}
-	return fmt.Sprintf("TCP %s lost %.2g %% of its packets at a round trip of %v", congestion, 100*f.ratio(), f.rtt.Round(100*time.Microsecond))
+	return fmt.Sprintf("TCP %s lost %.2g %% of its packets at a round trip of %v", congestion, 100*f.ratio(), f.minRTT.Round(100*time.Microsecond))
 }
 
 // sample records samples of both transports.
@@ -147,7 +157,7 @@ func (s *selector) sample(now time.Time, tcp, quic lineSample) {
 		s.fail(now, fmt.Sprintf("QUIC lost %.2g %% of its packets, TCP %.2g %%", 100*ratio, 100*s.start.ratio()))
 		return
 	}
-	keeps := s.rtt() >= quicRTT/2 && max(s.line.ratio(), s.udp.ratio()) >= s.line.least()/4
+	keeps := cmp.Or(s.udp.minRTT, s.line.minRTT) >= quicRTT/2 && max(s.line.ratio(), s.udp.ratio()) >= s.line.least()/4
 	if keeps && tcp.lost+quic.lost > 0 {
 		s.lossy = now
 	}
@@ -163,7 +173,7 @@ func (s *selector) use(now time.Time, quic bool) {
 		s.start, s.worseAt = s.line, time.Time{}
 	}
 	s.quic, s.changed, s.cause, s.lossy = quic, now, "", now
-	s.line, s.udp = lineFigures{at: s.line.at, rtt: s.line.rtt, bbr: s.line.bbr}, lineFigures{}
+	s.line, s.udp = lineFigures{at: s.line.at, rtt: s.line.rtt, minRTT: s.line.minRTT, bbr: s.line.bbr}, lineFigures{}
 	s.doubt, s.doubts, s.slow, s.bad = false, 0, 0, 0
 }
 
@@ -172,7 +182,7 @@ func (s *selector) rtt() time.Duration { return cmp.Or(s.udp.rtt, s.line.rtt) }
 
 // starts reports whether QUIC is to be started if UDP passes.
 func (s *selector) starts(now time.Time) bool {
-	return s.pause(now) <= 0 && s.line.justifies() && !s.barred(now)
+	return s.pause(now) <= 0 && s.line.missing() == "" && !s.barred(now)
 }
 
 // barred reports whether QUIC has lost far more than TCP does.
@@ -279,8 +289,8 @@ func (s *selector) reason(now time.Time) string {
 		return fmt.Sprintf("UDP failed %v ago (%s), QUIC is tried again in %v at the earliest", (udpPause - pause).Round(time.Second), s.cause, pause.Round(time.Second))
 	case s.line.at.IsZero():
 		return "TCP is not measured yet"
-	case !s.line.justifies():
-		return s.line.String() + ", too little for QUIC"
+	case s.line.missing() != "":
+		return s.line.String() + ", QUIC needs " + s.line.missing()
 	case s.barred(now):
 		return fmt.Sprintf("QUIC lost %.2g %% of its packets %v ago, it is tried again in %v, or if TCP loses %.2g %%", 100*s.worse, now.Sub(s.worseAt).Round(time.Minute), s.worseAt.Add(worsePause).Sub(now).Round(time.Minute), 100*s.worse/worseThan)
 	case pause > 0:

@@ -19,7 +19,7 @@ type selectorInput func(s *selector, now time.Time)
 func tcpLine(rtt time.Duration, congestion string, segments, lost uint64) selectorInput {
 	return func(s *selector, now time.Time) {
 		for i := range uint64(3) {
-			s.sample(now, lineSample{rtt: rtt, segments: float64((segments + i) / 3), lost: float64((lost + i) / 3), bbr: congestion == "bbr"}, lineSample{})
+			s.sample(now, lineSample{rtt: rtt, minRTT: rtt, segments: float64((segments + i) / 3), lost: float64((lost + i) / 3), bbr: congestion == "bbr"}, lineSample{})
 		}
 	}
 }
@@ -28,7 +28,7 @@ func tcpLine(rtt time.Duration, congestion string, segments, lost uint64) select
 func quicLine(samples int, packets, lost float64) selectorInput {
 	return func(s *selector, now time.Time) {
 		for range samples {
-			s.sample(now, lineSample{}, lineSample{rtt: 40 * msec, segments: packets, lost: lost})
+			s.sample(now, lineSample{}, lineSample{rtt: 40 * msec, minRTT: 40 * msec, segments: packets, lost: lost})
 		}
 	}
 }
@@ -36,7 +36,7 @@ func quicLine(samples int, packets, lost float64) selectorInput {
 // burst is loss in a single sample.
 func burst(segments, lost float64) selectorInput {
 	return func(s *selector, now time.Time) {
-		s.sample(now, lineSample{rtt: 40 * msec, segments: segments, lost: lost, bbr: true}, lineSample{})
+		s.sample(now, lineSample{rtt: 40 * msec, minRTT: 40 * msec, segments: segments, lost: lost, bbr: true}, lineSample{})
 	}
 }
 
@@ -78,9 +78,9 @@ func TestSelectorTranscripts(t *testing.T) {
 			{0, nothing, "tcp", "not measured"},
 		}},
 		{"no loss", []selectorStep{
-			{0, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "too little"},
-			{10 * min, tcpLine(40*msec, "cubic", 1e6, 0), "tcp", "too little"},
-			{11 * min, handshake(80 * msec), "tcp", "too little"},
+			{0, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
+			{10 * min, tcpLine(40*msec, "cubic", 1e6, 0), "tcp", "QUIC needs a loss of 0.01 %"},
+			{11 * min, handshake(80 * msec), "tcp", "QUIC needs a loss of 0.01 %"},
 		}},
 		{"loss that bbr bears", []selectorStep{
 			{0, tcpLine(40*msec, "bbr", 100000, 50), "tcp", "0.05 %"},
@@ -89,23 +89,30 @@ func TestSelectorTranscripts(t *testing.T) {
 			{0, tcpLine(40*msec, "cubic", 100000, 50), "tcp probe", "without bbr"},
 		}},
 		{"too few lost packets to tell", []selectorStep{
-			{0, tcpLine(40*msec, "cubic", 100, 2), "tcp", "too little"},
+			{0, tcpLine(40*msec, "cubic", 100, 2), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
 			{min, tcpLine(40*msec, "cubic", 100, 2), "tcp probe", "probed"},
 		}},
 		{"a transfer that overflows a queue at its start", []selectorStep{
-			{0, burst(10000, 500), "tcp", "too little"},
-			{10 * time.Second, burst(60000, 0), "tcp", "too little"},
-			{20 * time.Second, burst(60000, 100), "tcp", "too little"},
-			{30 * time.Second, burst(60000, 0), "tcp", "too little"},
+			{0, burst(10000, 500), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+			{10 * time.Second, burst(60000, 0), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+			{20 * time.Second, burst(60000, 100), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+			{30 * time.Second, burst(60000, 0), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
 		}},
 		{"loss in each sample", []selectorStep{
-			{0, burst(100, 1), "tcp", "too little"},
-			{10 * time.Second, burst(100, 1), "tcp", "too little"},
-			{20 * time.Second, burst(100, 1), "tcp", "too little"},
+			{0, burst(100, 1), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+			{10 * time.Second, burst(100, 1), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+			{20 * time.Second, burst(100, 1), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
 			{30 * time.Second, burst(100, 1), "tcp probe", "probed"},
 		}},
 		{"lossy but near", []selectorStep{
-			{0, tcpLine(msec, "cubic", 1000, 10), "tcp", "round trip of 1ms"},
+			{0, tcpLine(msec, "cubic", 1000, 10), "tcp", "QUIC needs a round trip of 5ms"},
+		}},
+		{"lossy and near, acknowledgements are delayed", []selectorStep{
+			{0, func(s *selector, now time.Time) {
+				for range 3 {
+					s.sample(now, lineSample{rtt: 17 * msec, minRTT: msec, segments: 1000, lost: 10, bbr: true}, lineSample{})
+				}
+			}, "tcp", "at a round trip of 1ms, QUIC needs a round trip of 5ms"},
 		}},
 		{"loss and UDP", onQUIC},
 		{"UDP blocked from the start", []selectorStep{
@@ -178,7 +185,7 @@ func TestSelectorTranscripts(t *testing.T) {
 		}},
 		{"loss goes away", append(onQUIC[:3:3],
 			selectorStep{9 * min, tcpLine(40*msec, "bbr", 1e6, 0), "quic probe", ""},
-			selectorStep{11 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "too little"},
+			selectorStep{11 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 			selectorStep{12 * min, tcpLine(40*msec, "bbr", 1e6, 1e5), "tcp", "tried in 9m0s"},
 			selectorStep{21 * min, lossy, "tcp probe", ""},
 		)},
@@ -198,18 +205,18 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{30 * min, quicLine(1, 1000, 2), "quic probe", ""},
 			selectorStep{89 * min, quicLine(1, 10, 0), "quic probe", ""},
 			selectorStep{90 * min, quicLine(1, 10, 0), "tcp", "lost 0 %"},
-			selectorStep{91 * min, tcpLine(40*msec, "bbr", 1000, 0), "tcp", "too little"},
+			selectorStep{91 * min, tcpLine(40*msec, "bbr", 1000, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
 		{"QUIC loses few of many packets", append(onQUIC[:3:3],
 			selectorStep{9 * min, quicLine(1, 20_000, 4), "quic probe", ""},
-			selectorStep{11 * min, quicLine(1, 10_000, 1), "tcp", "too little"},
+			selectorStep{11 * min, quicLine(1, 10_000, 1), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
 		{"QUIC loses few of some packets", append(onQUIC[:3:3],
 			selectorStep{11 * min, quicLine(1, 10_000, 1), "quic probe", ""},
 		)},
 		{"the line gets shorter", append(onQUIC[:3:3],
 			selectorStep{11 * min, func(s *selector, now time.Time) {
-				s.sample(now, lineSample{}, lineSample{rtt: msec, segments: 30_000, lost: 100})
+				s.sample(now, lineSample{}, lineSample{rtt: msec, minRTT: msec, segments: 30_000, lost: 100})
 			}, "tcp", ""},
 		)},
 		{"QUIC loses far more than TCP did", append(onQUIC[:3:3],
@@ -237,7 +244,7 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"a longer path has slower handshakes", append(onQUIC[:3:3],
 			selectorStep{min, func(s *selector, now time.Time) {
-				s.sample(now, lineSample{}, lineSample{rtt: 300 * msec, segments: 100, lost: 1})
+				s.sample(now, lineSample{}, lineSample{rtt: 300 * msec, minRTT: 300 * msec, segments: 100, lost: 1})
 			}, "quic probe", ""},
 			selectorStep{min, handshake(900 * msec), "quic", ""},
 			selectorStep{3 * min, handshake(900 * msec), "quic", ""},
@@ -303,12 +310,13 @@ func TestSelectorRandomSchedules(t *testing.T) {
 					s.shook(now, took, nil)
 				}
 			default:
-				x := lineSample{rtt: time.Duration(r.Int64N(int64(100 * msec))), segments: float64(r.IntN(5000)), bbr: r.IntN(2) == 0}
+				rtt := time.Duration(r.Int64N(int64(100 * msec)))
+				x := lineSample{rtt: rtt, minRTT: rtt - time.Duration(r.Int64N(1+int64(rtt))), segments: float64(r.IntN(5000)), bbr: r.IntN(2) == 0}
 				if r.IntN(3) == 0 {
 					x.lost = float64(r.IntN(50))
 				}
 				lost += x.lost
-				y := lineSample{rtt: x.rtt, segments: float64(r.IntN(5000))}
+				y := lineSample{rtt: x.rtt, minRTT: x.minRTT, segments: float64(r.IntN(5000))}
 				if limited = limited != (r.IntN(20) == 0); limited {
 					y.lost = y.segments / 5
 				} else if r.IntN(3) == 0 {
@@ -375,7 +383,7 @@ func (l *randomLine) run(d time.Duration, tcpLoss, quicLoss float64, first bool)
 	for end := l.now.Add(d); l.now.Before(end); l.now = l.now.Add(10 * time.Second) {
 		quic := l.quic
 		sample := func(p float64) lineSample {
-			x := lineSample{rtt: 40 * msec, segments: float64(l.packets), bbr: true}
+			x := lineSample{rtt: 40 * msec, minRTT: 40 * msec, segments: float64(l.packets), bbr: true}
 			for i := l.gap(p); i < l.packets; i += 1 + l.gap(p) {
 				x.lost++
 			}

@@ -51,7 +51,8 @@ type selected struct {
 // lineTotals are statistics of the connection of a session since it was opened.
 type lineTotals struct {
 	quic, bbr  bool
-	rtt        time.Duration
+	rtt        time.Duration // smoothed
+	minRTT     time.Duration
 	sent, lost float64 // segments of TCP, or QUIC packets of quicPacket bytes
 }
 
@@ -288,6 +289,9 @@ func sampleOf(open, before map[*hbone.Session]lineTotals) (tcp, quic lineSample)
 		}
 		x.sessions++
 		x.rtt += (t.rtt - x.rtt) / time.Duration(x.sessions)
+		if x.sessions == 1 || t.minRTT < x.minRTT {
+			x.minRTT = t.minRTT
+		}
 		x.segments += max(0, t.sent-was.sent)
 		x.lost += max(0, t.lost-was.lost)
 		x.bbr = x.bbr && t.bbr
@@ -363,10 +367,10 @@ func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]lineTotals {
 
 func totalsOf(s *hbone.Session) (lineTotals, bool) {
 	if x, ok := s.PipeStats(); ok {
-		return lineTotals{quic: true, rtt: x.RTT, sent: float64(x.Sent) / quicPacket, lost: float64(x.Lost) / quicPacket}, true
+		return lineTotals{quic: true, rtt: x.RTT, minRTT: x.MinRTT, sent: float64(x.Sent) / quicPacket, lost: float64(x.Lost) / quicPacket}, true
 	}
 	i, ok := infoOf(s.Conn())
-	return lineTotals{bbr: strings.HasPrefix(i.Congestion, "bbr"), rtt: i.RTT, sent: float64(i.Segments), lost: float64(i.Lost())}, ok
+	return lineTotals{bbr: strings.HasPrefix(i.Congestion, "bbr"), rtt: i.RTT, minRTT: i.MinRTT, sent: float64(i.Segments), lost: float64(i.Lost())}, ok
 }
 
 // errMoved is the cause with which CONNECTs are retried when UDP has failed under their session.

@@ -33,7 +33,7 @@ func onQUIC() (t *transports, moved *[]bool) {
 	t.uses("west", origin{})
 	t.input("west", func(s *selected, now time.Time) {
 		for range 3 {
-			s.sample(now, lineSample{rtt: 40 * time.Millisecond, segments: 1000, lost: 10}, lineSample{})
+			s.sample(now, lineSample{rtt: 40 * time.Millisecond, minRTT: 40 * time.Millisecond, segments: 1000, lost: 10}, lineSample{})
 		}
 	})
 	t.shook("west", 80*time.Millisecond, nil)
@@ -133,17 +133,17 @@ func TestTransportsMoveAfterDoubt(t *testing.T) {
 func TestSampleOfCountsSinceTheLast(t *testing.T) {
 	type totals = map[*hbone.Session]lineTotals
 	a, b, c := new(hbone.Session), new(hbone.Session), new(hbone.Session)
-	first := totals{a: {bbr: true, rtt: 40 * time.Millisecond, sent: 100, lost: 5}, c: {quic: true, rtt: 30 * time.Millisecond, sent: 20, lost: 2}}
-	second := totals{a: {bbr: true, rtt: 40 * time.Millisecond, sent: 150, lost: 7}, b: {rtt: 80 * time.Millisecond, sent: 10, lost: 1},
-		c: {quic: true, rtt: 50 * time.Millisecond, sent: 21.5, lost: 1.5}} // QUIC may find that a packet was not lost
+	first := totals{a: {bbr: true, rtt: 40 * time.Millisecond, minRTT: 30 * time.Millisecond, sent: 100, lost: 5}, c: {quic: true, rtt: 30 * time.Millisecond, minRTT: 30 * time.Millisecond, sent: 20, lost: 2}}
+	second := totals{a: {bbr: true, rtt: 40 * time.Millisecond, minRTT: 30 * time.Millisecond, sent: 150, lost: 7}, b: {rtt: 80 * time.Millisecond, minRTT: 80 * time.Millisecond, sent: 10, lost: 1},
+		c: {quic: true, rtt: 50 * time.Millisecond, minRTT: 50 * time.Millisecond, sent: 21.5, lost: 1.5}} // QUIC may find that a packet was not lost
 	for _, x := range []struct {
 		open, before totals
 		tcp, quic    lineSample
 	}{
 		{nil, nil, lineSample{bbr: true}, lineSample{}},
-		{first, nil, lineSample{1, 40 * time.Millisecond, 100, 5, true}, lineSample{1, 30 * time.Millisecond, 20, 2, false}},
-		{second, first, lineSample{2, 60 * time.Millisecond, 60, 3, false}, lineSample{1, 50 * time.Millisecond, 1.5, 0, false}},
-		{totals{b: second[b]}, second, lineSample{1, 80 * time.Millisecond, 0, 0, false}, lineSample{}},
+		{first, nil, lineSample{1, 40 * time.Millisecond, 30 * time.Millisecond, 100, 5, true}, lineSample{1, 30 * time.Millisecond, 30 * time.Millisecond, 20, 2, false}},
+		{second, first, lineSample{2, 60 * time.Millisecond, 30 * time.Millisecond, 60, 3, false}, lineSample{1, 50 * time.Millisecond, 50 * time.Millisecond, 1.5, 0, false}},
+		{totals{b: second[b]}, second, lineSample{1, 80 * time.Millisecond, 80 * time.Millisecond, 0, 0, false}, lineSample{}},
 	} {
 		if tcp, quic := sampleOf(x.open, x.before); tcp != x.tcp || quic != x.quic {
 			t.Errorf("%+v and %+v, want %+v and %+v", tcp, quic, x.tcp, x.quic)
@@ -222,7 +222,7 @@ func runTransports(t *testing.T, u *probedPath, test func(x *transports)) int64 
 	run.Go(func() {
 		x.run(ctx, func() map[string]map[*hbone.Session]lineTotals {
 			total++
-			return map[string]map[*hbone.Session]lineTotals{"west": {s: {bbr: true, rtt: 40 * time.Millisecond, sent: 1000 * total, lost: 10 * total}}}
+			return map[string]map[*hbone.Session]lineTotals{"west": {s: {bbr: true, rtt: 40 * time.Millisecond, minRTT: 40 * time.Millisecond, sent: 1000 * total, lost: 10 * total}}}
 		})
 	})
 	test(x)

@@ -95,7 +95,7 @@ func newAutoPair(t *testing.T) *autoPair {
 	var calls atomic.Uint64
 	nodeproxy.MeasureLines(t, 100*time.Millisecond, func() tcp.Info {
 		n := calls.Add(1)
-		return tcp.Info{Congestion: "bbr", RTT: 400 * time.Millisecond, Segments: 1000 * n, Retransmitted: 10 * n}
+		return tcp.Info{Congestion: "bbr", RTT: 400 * time.Millisecond, MinRTT: 400 * time.Millisecond, Segments: 1000 * n, Retransmitted: 10 * n}
 	})
 	a := &autoPair{pair: newPair(t, 2)} // after that, so that its processes stop before
 	a.EachNode = func(c *nodeproxy.Config) { c.Lines.Transports = map[string]string{"west": lines.Auto} }

@@ -85,7 +85,7 @@ func newPipe(q *quicgo.Conn) (outer, inner *hbone.Pipe) {
 		// In bytes: PacketsSent counts packets with nothing but acknowledgements, whose loss is not detected, as much as
 		// others. PacketsLost counts ECN marks too.
 		x := q.ConnectionStats()
-		return hbone.PipeStats{RTT: x.SmoothedRTT, Sent: x.BytesSent, Lost: x.BytesLost}
+		return hbone.PipeStats{RTT: x.SmoothedRTT, MinRTT: x.MinRTT, Sent: x.BytesSent, Lost: x.BytesLost}
 	}})
 }
 

@@ -52,7 +52,8 @@ func Offers(congestion string) error {
 // Info is what the kernel measured on a TCP connection since it was opened.
 type Info struct {
 	Congestion    string        // algorithm in use
-	RTT           time.Duration // smoothed
+	RTT           time.Duration // smoothed. A peer that delays acknowledgements adds up to 40 ms
+	MinRTT        time.Duration // least of the last minutes (net.ipv4.tcp_min_rtt_wlen)
 	Segments      uint64        // with data, sent, retransmissions among them
 	Retransmitted uint64        // of these
 	Duplicates    uint64        // retransmissions of segments that the peer had received already, as it reported
@@ -89,6 +90,7 @@ func InfoOf(conn net.Conn) (i Info, ok bool) {
 		ok = true
 		i.Congestion, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 		i.RTT = time.Duration(t.Rtt) * time.Microsecond
+		i.MinRTT = time.Duration(min(t.Min_rtt, t.Rtt)) * time.Microsecond // the former is the largest number until it is known
 		i.Segments, i.Retransmitted = uint64(t.Data_segs_out), uint64(t.Total_retrans)
 		i.Duplicates, i.Unacked, i.BytesAcked = uint64(t.Dsack_dups), t.Unacked, t.Bytes_acked
 		i.DeliveryRate, i.SegmentSize, i.MaxSegment = t.Delivery_rate, int(t.Snd_mss), int(t.Snd_mss)

@@ -62,7 +62,7 @@ func TestLineSetsUpBothEnds(t *testing.T) {
 	if _, err := io.CopyN(io.Discard, accepted, size); err != nil {
 		t.Fatal(err)
 	}
-	if i, _ := InfoOf(dialed); i.Segments < size/1111 || i.RTT <= 0 || i.DeliveryRate == 0 || i.BytesAcked < size/2 || i.Lost() != 0 {
+	if i, _ := InfoOf(dialed); i.Segments < size/1111 || i.MinRTT <= 0 || i.RTT < i.MinRTT || i.DeliveryRate == 0 || i.BytesAcked < size/2 || i.Lost() != 0 {
 		t.Errorf("%+v after %d bytes", i, size)
 	}
 	dialed.Close()
