@@ -83,6 +83,13 @@ func (s *Session) streamLimit() int {
 	return int(min(uint64(s.peer.MaxStreams), wire.MaxStreamID))
 }
 
+// Leaving reports whether the peer has sent GOAWAY.
+func (s *Session) Leaving() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.life.goAway != nil
+}
+
 // observer is told about a session; see Observe. Guarded by the session's mu.
 type observer struct {
 	changed chan<- struct{}

@@ -88,7 +88,7 @@ func (p *Proxy) dialEither(ctx context.Context, source origin, g *mesh.Gateway, 
 				p.transports.missed(g.Network, source, quicErr)
 			}
 			if tcpOpen && (!quicDone || quicErr != nil) {
-				p.transports.late(g.Network)
+				p.transports.suspect(g.Network)
 			}
 			return o, err
 		}
@@ -161,7 +161,9 @@ func (p *Proxy) startOuter(t transport, g *mesh.Gateway, source origin, expires 
 	if err == nil && !overTCP && p.cfg.Lines.TransportTo(g.Network) == lines.Auto {
 		go func() { // ends with s
 			<-s.Done()
-			p.transports.closed(g.Network, picker.GatewayKey(g), s.Err())
+			if !s.Leaving() { // a load balancer may send its packets elsewhere
+				p.transports.closed(g.Network, picker.GatewayKey(g), s.Err())
+			}
 		}()
 	}
 	return s, err
@@ -171,8 +173,9 @@ func (p *Proxy) startOuter(t transport, g *mesh.Gateway, source origin, expires 
 func (p *Proxy) silent(k pool.Key, s *hbone.Session) {
 	gateway, ok := strings.CutPrefix(k.UID, gatewayUID)
 	switch {
+	case ok && s.Leaving():
 	case ok && s.Conn() == nil:
-		p.transports.suspect(networkOf(k), gateway)
+		p.transports.suspect(networkOf(k))
 	case ok:
 		p.paths.silent(gateway)
 	}

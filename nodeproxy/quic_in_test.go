@@ -180,8 +180,8 @@ func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
 	} {
 		before := r.selector()
 		try()
-		if s := r.selector(); s.slow != 0 || s.doubts != before.doubts || s.cause != "" || s.probed == before.probed {
-			t.Errorf("%s: %d slow handshakes, %d doubts, failure %q; want a quick one", what, s.slow, s.doubts, s.cause)
+		if s := r.selector(); s.slow != 0 || s.losses != before.losses || s.cause != "" || s.probed == before.probed {
+			t.Errorf("%s: %d slow handshakes, %d doubts, failure %q; want a quick one", what, s.slow, s.losses, s.cause)
 		}
 	}
 }
@@ -235,8 +235,8 @@ func TestFailedHandshakeIsOfItsSource(t *testing.T) {
 		if own, others := x.uses("west", origin{from: what}), x.uses("west", origin{from: "other"}); own != lines.TCP || others != lines.QUIC {
 			t.Errorf("%s: %s, and %s for others; want TCP and QUIC", what, own, others)
 		}
-		if s := r.selector(); s.doubts != 0 || s.cause != "" {
-			t.Errorf("%s: %d doubts, failure %q; want none of the network", what, s.doubts, s.cause)
+		if s := r.selector(); s.losses != 0 || s.cause != "" {
+			t.Errorf("%s: %d doubts, failure %q; want none of the network", what, s.losses, s.cause)
 		}
 	}
 }

@@ -20,7 +20,7 @@ type selector struct {
 	line  lineFigures // of TCP, since quic last changed
 	udp   lineFigures // of QUIC, while it is in use
 	start lineFigures // of TCP, when QUIC was last started
-	lossy time.Time   // when packets were last lost at a rate that keeps QUIC in use
+	lossy time.Time   // when a packet was last lost, or quic last changed
 
 	bad     int       // consecutive samples in which QUIC lost far more than TCP
 	worse   float64   // share of packets that QUIC lost when it was last left for that
@@ -30,8 +30,8 @@ type selector struct {
 	slow   int       // consecutive slow QUIC handshakes
 
 	doubt  bool      // QUIC is in use, but new sessions use TCP until the result of a probe
-	doubts int       // since first, without late handshakes that failed
-	first  time.Time // start of the last period of udpPause in which doubts are counted
+	losses int       // see lost and overtaken, since first
+	first  time.Time // start of the last period of udpPause in which losses are counted
 }
 
 const (
@@ -40,18 +40,17 @@ const (
 	// the CPU of QUIC, which is several times that of TCP per byte (docs/lines.md).
 	quicRTT = 5 * time.Millisecond
 	// quicLossBBR is the share of lost segments from which QUIC is used beside bbr, quicLoss that for other algorithms,
-	// which also slow down at each loss. A quarter of it keeps QUIC in use.
+	// which also slow down at each loss.
 	quicLossBBR = 0.001
 	quicLoss    = 0.0001
 	// lossEvidence is how many lost segments, and in how many samples, are needed to start with QUIC. One burst of loss, as
 	// when a transfer fills a queue, is not enough.
 	lossEvidence = 3
 	lossySamples = 2.5 // the third one in a minute or two
-	// On a busy line, QUIC is left when both transports lose less than what keeps it in use. The samples then have packets
-	// for cleanEvidence lost ones at quicLoss or quicLossBBR. On other lines it is left after lineClean without a lost
-	// packet. An idle preconnect pool sends thousands of packets in that time (docs/lines.md).
-	cleanEvidence = 20
-	lineClean     = time.Hour
+	// QUIC is left after lineClean without a lost packet. An idle preconnect pool sends thousands of packets in that time
+	// (docs/lines.md). A rate would not do: quic-go does not count packets that it repeats after a probe timeout, which are
+	// most of those that connections with little traffic lose.
+	lineClean = time.Hour
 	// lineHalfLife is when a sample of the line counts half.
 	lineHalfLife = 5 * time.Minute
 	// QUIC is also left when it loses worseThan times as much as TCP did, and at least worseLoss, in all and in each of
@@ -65,8 +64,8 @@ const (
 
 	// udpPause is the least time on TCP after a failure of UDP, and between other changes.
 	udpPause = 10 * time.Minute
-	// maxDoubts is how many doubts in udpPause are a failure.
-	maxDoubts = 3
+	// maxLosses is how many lost or overtaken sessions in udpPause are a failure.
+	maxLosses = 3
 	// maxSlow is how many consecutive slow handshakes are a failure: UDP is throttled.
 	maxSlow = 3
 	// probeEvery is the pause between probes while QUIC is in use. probeSoon is that after a slow one, and before QUIC is
@@ -157,12 +156,10 @@ func (s *selector) sample(now time.Time, tcp, quic lineSample) {
 		s.fail(now, fmt.Sprintf("QUIC lost %.2g %% of its packets, TCP %.2g %%", 100*ratio, 100*s.start.ratio()))
 		return
 	}
-	keeps := cmp.Or(s.udp.minRTT, s.line.minRTT) >= quicRTT/2 && max(s.line.ratio(), s.udp.ratio()) >= s.line.least()/4
-	if keeps && tcp.lost+quic.lost > 0 {
+	if tcp.lost+quic.lost > 0 && cmp.Or(s.udp.minRTT, s.line.minRTT) >= quicRTT/2 {
 		s.lossy = now
 	}
-	clean := !keeps && (s.line.segments+s.udp.segments)*s.line.least() >= cleanEvidence
-	if now.Sub(s.changed) >= udpPause && (clean || now.Sub(s.lossy) >= lineClean) {
+	if now.Sub(s.lossy) >= lineClean {
 		s.use(now, false)
 	}
 }
@@ -174,7 +171,7 @@ func (s *selector) use(now time.Time, quic bool) {
 	}
 	s.quic, s.changed, s.cause, s.lossy = quic, now, "", now
 	s.line, s.udp = lineFigures{at: s.line.at, rtt: s.line.rtt, minRTT: s.line.minRTT, bbr: s.line.bbr}, lineFigures{}
-	s.doubt, s.doubts, s.slow, s.bad = false, 0, 0, 0
+	s.doubt, s.losses, s.slow, s.bad = false, 0, 0, 0
 }
 
 // rtt returns the round-trip time of the transport in use.
@@ -214,7 +211,7 @@ func (s *selector) shook(now time.Time, took time.Duration, err error) {
 	s.probed = now
 	switch {
 	case err != nil && s.transport() == lines.QUIC:
-		s.suspect(now)
+		s.lost(now)
 		return
 	case err != nil:
 		s.fail(now, err.Error())
@@ -234,28 +231,26 @@ func (s *selector) shook(now time.Time, took time.Duration, err error) {
 	}
 }
 
-// late records that the handshake of a session is late, or has failed. Only its source may be affected. The probe that follows
-// decides.
-func (s *selector) late(time.Time) { s.doubt = s.quic }
+// suspect records that a QUIC session got no packets for several round trips, or that its handshake is late. Ordinary loss does
+// that too, or its source alone may be affected. The probe that follows decides.
+func (s *selector) suspect(time.Time) { s.doubt = s.quic }
 
-// suspect records that a QUIC session got no packets for several round trips.
-func (s *selector) suspect(now time.Time) {
-	if s.transport() == lines.QUIC {
-		s.doubt = true
-		s.stalled(now)
-	}
+// lost records that a QUIC session was lost for want of packets, or that none could be opened where TCP connects.
+func (s *selector) lost(now time.Time) {
+	s.suspect(now)
+	s.overtaken(now)
 }
 
-// stalled counts a doubt, or a session that was open over TCP before its QUIC handshake succeeded.
-func (s *selector) stalled(now time.Time) {
+// overtaken records that the QUIC handshake of a session succeeded after it was open over TCP.
+func (s *selector) overtaken(now time.Time) {
 	if !s.quic {
 		return
 	}
 	if now.Sub(s.first) >= udpPause {
-		s.first, s.doubts = now, 0
+		s.first, s.losses = now, 0
 	}
-	if s.doubts++; s.doubts >= maxDoubts {
-		s.fail(now, fmt.Sprintf("QUIC stalled %d times within %v", maxDoubts, udpPause))
+	if s.losses++; s.losses >= maxLosses {
+		s.fail(now, fmt.Sprintf("%d QUIC sessions were lost or late within %v", maxLosses, udpPause))
 	}
 }
 

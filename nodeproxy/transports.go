@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
@@ -44,7 +45,7 @@ type selected struct {
 	selector
 	sources []origin             // of the last sessions for small messages, latest first, each origin.from once; replaced, not changed
 	failed  map[string]time.Time // when QUIC last failed from a captured pod where TCP connected, by origin.from
-	stalls  map[string]time.Time // when a session stalled, by picker.GatewayKey
+	lostAt  map[string]time.Time // when a session was lost, by picker.GatewayKey
 	probing bool                 // a probe is planned or in flight
 }
 
@@ -53,11 +54,8 @@ type lineTotals struct {
 	quic, bbr  bool
 	rtt        time.Duration // smoothed
 	minRTT     time.Duration
-	sent, lost float64 // segments of TCP, or QUIC packets of quicPacket bytes
+	sent, lost float64 // segments of TCP, or full QUIC packets: smaller ones count in proportion
 }
-
-// quicPacket is the size of a full QUIC packet. Smaller ones count in proportion.
-const quicPacket = 1200
 
 // sampleEvery is the pause between samples of sessions. A probe starts within it.
 var sampleEvery = 10 * time.Second // tests have less
@@ -67,7 +65,7 @@ var infoOf = tcp.InfoOf
 
 func newTransports(log zerolog.Logger) *transports {
 	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{},
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_transport_changes_total", Help: "Changes of isthmus_line_transport, by the new transport. A stalled QUIC session causes two: to TCP, and back once a probe has passed."}, []string{"network", "transport"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_transport_changes_total", Help: "Changes of the transport to another network, by the new transport. The short use of TCP while UDP is probed is not counted."}, []string{"network", "transport"}),
 		failed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_quic_failures_total", Help: "Failed QUIC handshakes with gateways of another network, of sessions and of probes."}, []string{"network"}),
 	}
 }
@@ -81,7 +79,7 @@ func (t *transports) of(network string) *selected {
 	if x := t.by[network]; x != nil {
 		return x
 	}
-	return &selected{failed: map[string]time.Time{}, stalls: map[string]time.Time{}}
+	return &selected{failed: map[string]time.Time{}, lostAt: map[string]time.Time{}}
 }
 
 // uses returns the transport of a new session of source for small messages.
@@ -114,7 +112,7 @@ func (x *selected) failedFrom(from string, now time.Time) bool {
 // for udpPause. Probes are from others then, if there are any.
 func (t *transports) missed(network string, source origin, err error) {
 	if source.from == "" { // the only source
-		t.input(network, (*selected).suspect)
+		t.input(network, (*selected).lost)
 		return
 	}
 	t.input(network, func(x *selected, now time.Time) {
@@ -166,15 +164,15 @@ func (t *transports) input(network string, f func(x *selected, now time.Time)) {
 	x, now := t.of(network), time.Now()
 	quic, before := x.quic, x.transport()
 	f(x, now)
-	left, after, reason := quic && !x.quic, x.transport(), x.reason(now)
+	inUse, after, reason := x.quic, x.transport(), x.reason(now)
 	t.mu.Unlock()
-	if after != before {
+	if quic != inUse {
 		t.changes.WithLabelValues(network, after).Inc()
 		t.log.Info().Str("network", network).Str("transport", after).Str("reason", reason).Msg("line transport changed")
 	}
 	switch {
-	case left, after != before && after == lines.QUIC:
-		t.moved(network, !left)
+	case quic && !inUse, after != before && after == lines.QUIC:
+		t.moved(network, inUse)
 	case after != before: // in doubt
 		select {
 		case t.wake <- struct{}{}:
@@ -196,33 +194,27 @@ func isEvidence(err error) bool {
 	return b != blameLocal && b != blameOwn && !errors.Is(err, errUndeclared)
 }
 
-// stalledTogether is how long sessions with one gateway that stall count once. If it is lost, all of them stall and close within
-// that time.
-const stalledTogether = 30 * time.Second
+// lostTogether is how long lost sessions with one gateway count once. If it is lost, all of them close within that time.
+const lostTogether = 30 * time.Second
 
-// suspect records that a QUIC session with a gateway has stalled. A probe finds whether UDP or the gateway is at fault.
-func (t *transports) suspect(network, gateway string) {
-	t.input(network, func(x *selected, now time.Time) {
-		if now.Sub(x.stalls[gateway]) < stalledTogether {
-			x.late(now)
-			return
-		}
-		x.stalls[gateway] = now
-		x.suspect(now)
-	})
-}
-
-// late records that a session was open over TCP before it was over QUIC.
-func (t *transports) late(network string) { t.input(network, (*selected).late) }
+// suspect records that a QUIC session stalls, or that one was open over TCP before it was over QUIC. A probe finds whether UDP
+// passes.
+func (t *transports) suspect(network string) { t.input(network, (*selected).suspect) }
 
 // overtaken records that the QUIC handshake of such a session succeeded after that.
-func (t *transports) overtaken(network string) { t.input(network, (*selected).stalled) }
+func (t *transports) overtaken(network string) { t.input(network, (*selected).overtaken) }
 
-// closed records that a QUIC session with a gateway has closed with err.
+// closed records that a QUIC session with a gateway has closed with err. A gateway that has just started may be slow.
 func (t *transports) closed(network, gateway string, err error) {
-	if isTimeout(err) && !errors.Is(err, hbone.ErrSettingsTimeout) { // a gateway that has just started may be slow
-		t.suspect(network, gateway)
+	if !isTimeout(err) || errors.Is(err, hbone.ErrSettingsTimeout) {
+		return
 	}
+	t.input(network, func(x *selected, now time.Time) {
+		if now.Sub(x.lostAt[gateway]) >= lostTogether {
+			x.lostAt[gateway] = now
+			x.lost(now)
+		}
+	})
 }
 
 // patience bounds a QUIC handshake.
@@ -242,7 +234,7 @@ func (t *transports) retain(snap *mesh.Snapshot) {
 			delete(t.by, network)
 		}
 		maps.DeleteFunc(x.failed, func(from string, _ time.Time) bool { return !x.failedFrom(from, now) })
-		maps.DeleteFunc(x.stalls, func(_ string, at time.Time) bool { return now.Sub(at) >= stalledTogether })
+		maps.DeleteFunc(x.lostAt, func(_ string, at time.Time) bool { return now.Sub(at) >= lostTogether })
 	}
 }
 
@@ -367,7 +359,7 @@ func (p *Proxy) gatewaySessions() map[string]map[*hbone.Session]lineTotals {
 
 func totalsOf(s *hbone.Session) (lineTotals, bool) {
 	if x, ok := s.PipeStats(); ok {
-		return lineTotals{quic: true, rtt: x.RTT, minRTT: x.MinRTT, sent: float64(x.Sent) / quicPacket, lost: float64(x.Lost) / quicPacket}, true
+		return lineTotals{quic: true, rtt: x.RTT, minRTT: x.MinRTT, sent: float64(x.Sent) / quic.PacketSize, lost: float64(x.Lost) / quic.PacketSize}, true
 	}
 	i, ok := infoOf(s.Conn())
 	return lineTotals{bbr: strings.HasPrefix(i.Congestion, "bbr"), rtt: i.RTT, minRTT: i.MinRTT, sent: float64(i.Segments), lost: float64(i.Lost())}, ok

@@ -93,7 +93,7 @@ func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 		runTransports(t, u, func(x *transports) {
 			time.Sleep(time.Minute)
 			for range 20 {
-				x.suspect("west", "west/gw-1")
+				x.suspect("west")
 				time.Sleep(time.Second)
 				if got, why := x.now("west"); got != lines.QUIC {
 					t.Fatalf("%s (%s); want QUIC by another gateway", got, why)
@@ -106,12 +106,12 @@ func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 			if got, why := x.now("west"); got != lines.QUIC {
 				t.Errorf("%s (%s); want QUIC by another gateway", got, why)
 			}
-			for range maxDoubts {
-				time.Sleep(stalledTogether)
-				x.suspect("west", "west/gw-2")
+			for range maxLosses {
+				time.Sleep(lostTogether)
+				x.closed("west", "west/gw-2", hbone.ErrPingTimeout)
 			}
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "stalled") {
-				t.Errorf("%s (%s); want TCP, since sessions stall again and again", got, why)
+			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "were lost") {
+				t.Errorf("%s (%s); want TCP, since sessions are lost again and again", got, why)
 			}
 		})
 	})
@@ -120,7 +120,7 @@ func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 // After a doubt sessions that were opened over TCP meanwhile are replaced.
 func TestTransportsMoveAfterDoubt(t *testing.T) {
 	x, moved := onQUIC()
-	x.suspect("west", "west/gw")
+	x.suspect("west")
 	if got, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s, moved %v; want TCP for new sessions alone", got, *moved)
 	}
@@ -151,12 +151,14 @@ func TestSampleOfCountsSinceTheLast(t *testing.T) {
 	}
 }
 
-// Each change of the transport of new sessions is counted, also that for a doubt.
+// Changes of the transport are counted, but not that to TCP for a doubt.
 func TestTransportChangesAreCounted(t *testing.T) {
 	x, _ := onQUIC()
-	x.suspect("west", "west/gw")
+	x.suspect("west")
 	x.shook("west", 80*time.Millisecond, nil)
-	for transport, want := range map[string]float64{lines.QUIC: 2, lines.TCP: 1} {
+	x.shook("west", 0, errors.New("no answer"))
+	x.shook("west", 0, errors.New("no answer"))
+	for transport, want := range map[string]float64{lines.QUIC: 1, lines.TCP: 1} {
 		if n := testutil.ToFloat64(x.changes.WithLabelValues("west", transport)); n != want {
 			t.Errorf("%g changes to %s, want %g", n, transport, want)
 		}
@@ -260,7 +262,7 @@ func TestPodsWithoutUDPUseTCPAlone(t *testing.T) {
 					if x.uses("west", pod) == lines.QUIC {
 						tries++
 						time.Sleep(500 * time.Millisecond)
-						x.late("west") // TCP is open
+						x.suspect("west") // TCP is open
 						time.Sleep(500 * time.Millisecond)
 						x.missed("west", pod, errors.New("no answer"))
 					}
@@ -304,7 +306,7 @@ func TestProbeWithoutResultWaits(t *testing.T) {
 			time.Sleep(time.Minute)
 			before := u.count()
 			u.set(0, errUndeclared)
-			x.suspect("west", "west/gw")
+			x.suspect("west")
 			time.Sleep(time.Minute)
 			if n := u.count() - before; n < 2 || n > 7 {
 				t.Errorf("%d probes in a minute; want one at each sample", n)
@@ -352,7 +354,7 @@ func TestTransportsRandomObservations(t *testing.T) {
 					case 2:
 						u.set(0, errors.New("refused"))
 					case 3, 4:
-						go x.suspect("west", "west/gw-"+strconv.Itoa(r.IntN(3)))
+						go x.closed("west", "west/gw-"+strconv.Itoa(r.IntN(3)), hbone.ErrPingTimeout)
 					case 5:
 						go x.shook("west", 80*time.Millisecond, nil)
 					case 6:
@@ -369,7 +371,7 @@ func TestTransportsRandomObservations(t *testing.T) {
 					case 7:
 						x.uses("west", origin{from: "pod"})
 					case 8:
-						x.late("west")
+						x.suspect("west")
 						if r.IntN(2) == 0 {
 							x.overtaken("west")
 							break

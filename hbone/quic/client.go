@@ -147,6 +147,8 @@ func (c *client) run() {
 func (c *client) connectionEnded() {
 	var app *quicgo.ApplicationError
 	switch err := c.lost(); {
+	case err == nil && c.session.Streams() > 0: // no data can follow
+		c.session.GoAway(http2.ErrCodeNo, "the QUIC connection was closed with open streams")
 	case err == nil:
 		c.session.Close(nil)
 	case errors.As(err, &app): // of the peer

@@ -15,9 +15,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
-// FirstPacketSize is the size, in bytes without headers of UDP and IP, of the first packets of a
-// connection: the least of RFC 9000 §14. Path MTU discovery finds larger ones that pass.
-const FirstPacketSize = 1200
+// PacketSize is the size of the largest packets, in bytes without headers of UDP and IP: the least of RFC 9000 §14. Path MTU
+// discovery of quic-go finds larger ones, but never returns to smaller ones. A path with a smaller MTU then loses all of
+// them, also if ICMP reports it.
+const PacketSize = 1200
 
 const (
 	// idleTimeout closes a connection on which nothing is received. Sessions send a PING every
@@ -64,7 +65,8 @@ func (m Memory) windows() windows {
 func (m Memory) config(streams int64) *quicgo.Config {
 	w := m.windows()
 	return &quicgo.Config{
-		InitialPacketSize:              FirstPacketSize,
+		InitialPacketSize:              PacketSize,
+		DisablePathMTUDiscovery:        true,
 		MaxIdleTimeout:                 idleTimeout,
 		KeepAlivePeriod:                keepAlive,
 		InitialStreamReceiveWindow:     uint64(w.first),

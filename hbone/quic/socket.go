@@ -78,14 +78,13 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 // readPause is how long reading pauses at each error but the first.
 const readPause = time.Millisecond
 
-// WriteMsgUDP sends again after an error, which may be that of an earlier packet. A second one is a lost packet. quic-go needs
-// EMSGSIZE for path MTU discovery.
+// WriteMsgUDP sends again after an error, which may be that of an earlier packet. A second one is a lost packet.
 func (s *socket) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
 	n, oobn, err = s.udpConn.WriteMsgUDP(b, oob, to)
 	if s.ignored(err) {
 		n, oobn, err = s.udpConn.WriteMsgUDP(b, oob, to)
 	}
-	if !errors.Is(err, syscall.EMSGSIZE) && s.ignored(err) {
+	if s.ignored(err) {
 		sendErrors.Add(1)
 		return len(b), len(oob), nil
 	}

@@ -16,10 +16,14 @@ type droppingConn struct {
 	on               atomic.Bool
 	packets          atomic.Int64
 	written, dropped atomic.Uint64 // bytes
+	largest          atomic.Int64  // packet
 }
 
 func (c *droppingConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	c.written.Add(uint64(len(b)))
+	if n := int64(len(b)); n > c.largest.Load() { // quic-go writes in one goroutine
+		c.largest.Store(n)
+	}
 	if c.packets.Add(1)%20 == 0 && c.on.Load() {
 		c.dropped.Add(uint64(len(b)))
 		return len(b), nil
@@ -54,6 +58,9 @@ func TestSessionHasStatsOfConnection(t *testing.T) {
 	t.Logf("%+v; %d bytes were written, %d dropped", x, c.written.Load(), c.dropped.Load())
 	if w := c.written.Load(); x.Sent < 1e6 || x.Sent > w/10*11 || x.Sent < w/10*9 {
 		t.Errorf("sent %d bytes, want the %d written", x.Sent, w)
+	}
+	if n := c.largest.Load(); n != PacketSize {
+		t.Errorf("the largest packet has %d bytes, want %d: a path with a smaller MTU would lose it", n, PacketSize)
 	}
 	if d := c.dropped.Load(); x.Lost < d/2 || x.Lost > d/2*3 {
 		t.Errorf("lost %d bytes, want about the %d dropped", x.Lost, d)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -217,5 +219,38 @@ func TestGoAwayReturnsUnprocessedRequests(t *testing.T) {
 	}
 	if processed != 1 {
 		t.Errorf("%d CONNECTs were processed, want 1", processed)
+	}
+}
+
+// A server that closes the connection while streams are open ends them at once, also with H3_NO_ERROR.
+func TestServerClosesWithOpenStreams(t *testing.T) {
+	for _, code := range []quicgo.ApplicationErrorCode{codeInternal, codeNoError} {
+		for _, accepted := range []bool{true, false} {
+			t.Run(fmt.Sprintf("code %#x, accepted %v", uint64(code), accepted), func(t *testing.T) {
+				r := newRig(t, rigConfig{})
+				s := r.rawServer(emptySettings, func(q *quicgo.Conn, _ *quicgo.SendStream) {
+					qs, err := q.AcceptStream(context.Background())
+					if err != nil {
+						return
+					}
+					if accepted {
+						qs.Write(responseBlock(200, nil))
+						time.Sleep(100 * time.Millisecond)
+					}
+					q.CloseWithError(code, "")
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second) // a PING is overdue after more
+				defer cancel()
+				st, _, err := s.Open(ctx, &hbone.Request{Authority: "app.default:80"})
+				if err == nil {
+					st.SetDeadline(time.Now().Add(7 * time.Second))
+					_, err = st.Read(make([]byte, 1))
+				}
+				if err == nil || err == io.EOF || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("got %v, want the end of the session", err)
+				}
+				closed(t, "the session has ended", s.Done())
+			})
+		}
 	}
 }

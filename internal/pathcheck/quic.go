@@ -37,7 +37,7 @@ func QUIC(ctx context.Context, to netip.AddrPort, cfg *tls.Config) (*answer.UDP,
 	defer cancel()
 	cfg = cfg.Clone()
 	cfg.NextProtos = quic.Protocols(cfg.NextProtos)
-	u := &answer.UDP{PacketBytes: quic.FirstPacketSize + headers}
+	u := &answer.UDP{PacketBytes: quic.PacketSize + headers}
 	began := time.Now()
 	pipe, err := quic.Dial(bounded, socket, net.UDPAddrFromAddrPort(to), cfg, quic.DialConfig{Silence: quicTime})
 	took := time.Since(began)

@@ -126,8 +126,8 @@ func TestQUICTellsFailuresApart(t *testing.T) {
 		})
 	}
 	unanswering.SetReadDeadline(time.Now().Add(time.Second))
-	if n, err := unanswering.Read(make([]byte, 2000)); n != quic.FirstPacketSize {
-		t.Errorf("the first packet of a handshake has %d bytes (%v), want %d as findings name it", n, err, quic.FirstPacketSize)
+	if n, err := unanswering.Read(make([]byte, 2000)); n != quic.PacketSize {
+		t.Errorf("the first packet of a handshake has %d bytes (%v), want %d as findings name it", n, err, quic.PacketSize)
 	}
 }
 
