@@ -147,6 +147,8 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,gateway.service.quic=both":                                                                        "/gateway/service/quic",
 		"network=west,gateway.config.lines.transport=QUIC":                                                              "/gateway/config/lines/transport",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.lines.transport=udp":                                      "/nodeProxy/config/lines/transport",
+		"network=west,gateway.config.lines.transports.east=udp":                                                         "/gateway/config/lines/transports/east",
+		"network=west,nodeProxy.enabled=true,nodeProxy.config.lines.transports=auto":                                    "/nodeProxy/config/lines/transports",
 		"network=west,gateway.config.lines.transport=quic,gateway.config.reusePort=true":                                "gateway.config.reusePort",
 		"network=west,gateway.config.lines.transport=auto,gateway.service.type=NodePort":                                "gateway.service.nodePort is 0",
 		"network=west,gateway.config.lines.transport=quic,gateway.service.quic=separate,gateway.service.type=ClusterIP": "gateway.service.quic is separate",

@@ -152,6 +152,7 @@ var (
 	amounts    = map[string]any{"type": "object", "additionalProperties": amount}
 	directory  = map[string]any{"pattern": such("/opt/cni/bin", path+"$")}
 	resources  = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
+	transport  = map[string]any{"enum": []string{lines.TCP, lines.QUIC, lines.Auto}}
 )
 
 // configOf describes the configuration of a program: the keys that it has and no others, as it does not start with one that
@@ -167,7 +168,7 @@ func configOf(config any, more map[string]any) map[string]any {
 		"trustDomain": text(whole(trustDomain)),
 		"admin":       {"type": "object", "properties": map[string]any{"address": text(whole(loopback))}},
 		"timeouts":    {"type": "object"},
-		"lines":       {"type": "object", "properties": map[string]any{"transport": map[string]any{"enum": []string{lines.TCP, lines.QUIC, lines.Auto}}}},
+		"lines":       {"type": "object", "properties": map[string]any{"transport": transport, "transports": map[string]any{"type": "object", "additionalProperties": transport}}},
 	} {
 		if of, known := has[k].(map[string]any); known {
 			overlay(of, v)
