@@ -23,7 +23,8 @@
 // Peers of this project recognize each other by a setting. Between them PING, the
 // withdrawal of a CONNECT and the orderly close are frames of the control stream. Other peers
 // ignore these frames by RFC 9114 §9. They receive at most a PING, before their SETTINGS. A connection to one closes
-// when nothing was sent for 2 s or six probe timeouts, since quic-go does not report what was acknowledged.
+// when nothing was sent for 2 s or six probe timeouts, since quic-go does not report what was acknowledged. What such a
+// peer does not read within that time is lost.
 //
 // HTTP/3 is written here, on quic-go alone. The client of quic-go's package http3 closes a
 // connection when the last request has completed after GOAWAY. That drops bytes that are not
