@@ -3,9 +3,11 @@ package nodeproxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -287,5 +289,28 @@ func TestQUICDialToSilentAddressTakesDialTimeout(t *testing.T) {
 	_, err := r.p.dialOuter(t.Context(), origin{id: trust.Workload("shop")}, r.gateway(), lines.QUIC, way{at, at}, "h2")
 	if took, limit := time.Since(began), r.p.cfg.Timeouts.Dial; err == nil || took < limit-100*time.Millisecond || took > limit+time.Second {
 		t.Errorf("%v after %v, want a failure after %v", err, took, limit)
+	}
+}
+
+// A QUIC handshake that fails has the address and the remedy in its text, and is classified by its cause.
+func TestQUICDialErrorNamesAddressAndRemedy(t *testing.T) {
+	r := newUDPRig(t)
+	for _, c := range []struct {
+		udp     udp
+		cause   error
+		timeout bool
+		want    string
+	}{
+		{udpClosed, syscall.ECONNREFUSED, false, "UDP port refused; the gateway may have lines.transport: tcp, or a firewall rejects it"},
+		{udpSilent, context.DeadlineExceeded, true, "no response by UDP in time: a firewall may drop it"},
+	} {
+		at := r.server(true, c.udp)
+		_, _, _, err := r.p.dialQUIC(t.Context(), 500*time.Millisecond, origin{id: trust.Workload("shop")}, r.gateway(), at, "h2")
+		if got, want := fmt.Sprint(err), fmt.Sprintf("QUIC to %v: %s", at, c.want); got != want {
+			t.Errorf("error %q, want %q", got, want)
+		}
+		if !errors.Is(err, c.cause) || !errors.As(err, new(*dialError)) || isTimeout(err) != c.timeout || blameOf(err) != blameHop || !isEvidence(err) {
+			t.Errorf("%v: is a timeout: %t, blame %d; want %t, and a failed dial of the hop by %v", err, isTimeout(err), blameOf(err), c.timeout, c.cause)
+		}
 	}
 }
