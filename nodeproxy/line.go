@@ -34,6 +34,9 @@ func (p *Proxy) measured() []answer.Line {
 			case lines.TCP: // by configuration
 			case lines.QUIC:
 				l.Transport, l.Reason = t, "lines.transport"
+				if p.cfg.Lines.Transports[network] != "" {
+					l.Reason = "lines.transports"
+				}
 			default:
 				l.Transport, l.Reason = p.transports.now(network)
 			}

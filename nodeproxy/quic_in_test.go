@@ -314,3 +314,28 @@ func TestQUICDialErrorNamesAddressAndRemedy(t *testing.T) {
 		}
 	}
 }
+
+// A line with a fixed transport is listed without connections, with the key that set it.
+func TestLineNamesKeyOfTransport(t *testing.T) {
+	r := newUDPRig(t)
+	r.p.pool, r.p.transports = pool.New(pool.Config{}), newTransports(zerolog.Nop())
+	r.gateways([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:15008")})
+	for _, c := range []struct {
+		transport, west, want string
+	}{
+		{lines.QUIC, "", "small messages use quic (lines.transport)"},
+		{lines.TCP, lines.QUIC, "small messages use quic (lines.transports)"},
+		{lines.QUIC, lines.QUIC, "small messages use quic (lines.transports)"},
+		{lines.QUIC, lines.TCP, ""},
+		{lines.TCP, "", ""},
+	} {
+		r.p.cfg.Lines.Transport, r.p.cfg.Lines.Transports = c.transport, map[string]string{"west": c.west}
+		var got string
+		for _, l := range r.p.measured() {
+			got += l.String()
+		}
+		if got != c.want {
+			t.Errorf("transport %s, to west %q: line %q, want %q", c.transport, c.west, got, c.want)
+		}
+	}
+}
