@@ -45,6 +45,10 @@ func TestLinesAreMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	node.Log.Await(t, "connection", "direction", "outbound", "network", "west", "transport", "tcp")
+	if line := node.Log.Await(t, "connection", "direction", "outbound", "network", "east"); line.Has("transport", "tcp") {
+		t.Errorf("access log %v: a transport without a gateway", line)
+	}
 	lines := status().Lines
 	if len(lines) != 1 || lines[0].Network != "west" || lines[0].Connections < 1 || lines[0].Congestion["reno"] != lines[0].Connections {
 		t.Fatalf("lines %+v; want one to west, all of its connections with reno", lines)

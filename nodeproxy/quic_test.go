@@ -40,6 +40,8 @@ func TestCallAcrossByQUIC(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	p.client().Log.Await(t, "connection", "direction", "outbound", "gateway", "gw-1", "transport", "quic", "result", "ok")
+	p.Process("gateway west/gw-1").Log.Await(t, "ready", "quic", p.GatewayAt("west", "gw-1").String())
 }
 
 // Connections that are open at once are spread over QUIC streams and QUIC connections.

@@ -339,6 +339,14 @@ func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
 	return lines.TCP
 }
 
+// transportOf returns the transport of a session, or of the one that carries it.
+func transportOf(s *hbone.Session) string {
+	if s.Base().Conn() == nil {
+		return lines.QUIC
+	}
+	return lines.TCP
+}
+
 // overQUIC prefixes the address in a pool key of sessions over QUIC.
 const overQUIC = "quic://"
 
