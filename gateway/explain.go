@@ -103,6 +103,13 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 			s.Problems = append(s.Problems, "rotation of the network's key: "+d.NextError.Error())
 		}
 	}
+	if len(s.Pending) == 0 { // until then networks may be missing
+		known := snap.AllNetworks()
+		for _, k := range s.Known {
+			known = append(known, k.Network)
+		}
+		s.Problems = append(s.Problems, g.cfg.Lines.Unknown(g.cfg.Network, known)...)
+	}
 	for _, svc := range snap.Services() {
 		members := snap.Members(svc, g.cfg.Network)
 		if len(members) == 0 {

@@ -380,7 +380,11 @@ func (g *Gateway) start() {
 // if it takes long, why it is not.
 func (g *Gateway) announce(ctx context.Context, s *admin.Server) {
 	if s.AwaitReady(ctx, func(pending []string) { g.log.Warn().Strs("pending", pending).Msg("started, not ready") }) {
-		g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network).Msg("ready")
+		e := g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network)
+		if g.quic != nil {
+			e.Stringer("quic", g.quic.Addr())
+		}
+		e.Msg("ready")
 	}
 }
 

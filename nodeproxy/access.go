@@ -24,6 +24,7 @@ type access struct {
 	port, target   uint16 // service port and target port
 	network        string
 	gateway        string // name of the gateway it went through; empty: none
+	transport      string // of the session with that gateway: lines.TCP or lines.QUIC; empty: no tunnel was opened through one
 	endpoint       mesh.EndpointID
 	workload       string
 	peer           spiffeid.ID
@@ -181,6 +182,9 @@ func (p *Proxy) finish(a *access) {
 	}
 	if a.gateway != "" {
 		e.Str("gateway", a.gateway)
+	}
+	if a.transport != "" {
+		e.Str("transport", a.transport)
 	}
 	if a.endpoint != 0 {
 		e.Stringer("endpoint", a.endpoint)

@@ -144,7 +144,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	if f != nil {
 		return nil, f
 	}
-	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.Network(), "", 0, ""
+	c.access.network, c.access.gateway, c.access.transport, c.access.endpoint, c.access.workload = pick.Network(), "", "", 0, ""
 	if id := pick.Chosen(); id != 0 {
 		c.access.workload = c.p.view.nameOf(c.who.snap, id)
 	}
@@ -190,6 +190,9 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		return c.abandon(pick, t, err)
 	}
 	c.pick, c.access.endpoint, c.access.peer = pick, t.endpoint, t.stream.Session().Peer().ID
+	if pick.Gateway != nil {
+		c.access.transport = transportOf(t.stream.Session())
+	}
 	if name := c.p.view.nameOf(c.who.snap, t.endpoint); name != "" {
 		c.access.workload = name
 	}

@@ -22,7 +22,7 @@ type line struct {
 func newLine(l tcp.Line) *line { return &line{l, dialKernel(hopKeepAlive, l.Control)} }
 
 // measured returns statistics of the open connections to gateways of other networks, and which transport new sessions use, in
-// the order of the networks' names.
+// the order of the networks' names. A network with lines.transport quic is listed without connections too.
 func (p *Proxy) measured() []answer.Line {
 	by := map[string]*answer.Line{}
 	line := func(network string) *answer.Line {
@@ -34,6 +34,9 @@ func (p *Proxy) measured() []answer.Line {
 			case lines.TCP: // by configuration
 			case lines.QUIC:
 				l.Transport, l.Reason = t, "lines.transport"
+				if p.cfg.Lines.Transports[network] != "" {
+					l.Reason = "lines.transports"
+				}
 			default:
 				l.Transport, l.Reason = p.transports.now(network)
 			}
@@ -42,6 +45,11 @@ func (p *Proxy) measured() []answer.Line {
 	}
 	for _, network := range p.transports.networks() {
 		line(network)
+	}
+	for _, network := range p.store.Current().GatewayNetworks() {
+		if network != p.cfg.Network && p.cfg.Lines.TransportTo(network) == lines.QUIC {
+			line(network)
+		}
 	}
 	for key, s := range p.pool.Sessions() {
 		if !strings.HasPrefix(key.UID, gatewayUID) {

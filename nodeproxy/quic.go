@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -140,7 +141,7 @@ func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origi
 		return pipe, expiry, time.Since(started), nil
 	}
 	if identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))) { // no process, or no path
-		err = &dialError{err}
+		err = &dialError{named(addr, err)}
 	} else {
 		err = inHandshake(hopOuter, err)
 	}
@@ -148,6 +149,26 @@ func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origi
 		p.transports.failed.WithLabelValues(g.Network).Inc()
 	}
 	return nil, expiry, 0, err
+}
+
+// udpError is a QUIC handshake without a response.
+type udpError struct {
+	text string
+	error
+}
+
+func (e *udpError) Error() string { return e.text }
+func (e *udpError) Unwrap() error { return e.error }
+
+// named returns err of a QUIC handshake with addr, with the text that an operator needs.
+func named(addr netip.AddrPort, err error) error {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &udpError{fmt.Sprintf("QUIC to %v: UDP port refused; the gateway may have lines.transport: tcp, or a firewall rejects it", addr), err}
+	case isTimeout(err):
+		return &udpError{fmt.Sprintf("QUIC to %v: no response by UDP in time: a firewall may drop it", addr), err}
+	}
+	return err
 }
 
 // startOuter starts a session with a gateway.

@@ -3,9 +3,11 @@ package nodeproxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -287,5 +289,53 @@ func TestQUICDialToSilentAddressTakesDialTimeout(t *testing.T) {
 	_, err := r.p.dialOuter(t.Context(), origin{id: trust.Workload("shop")}, r.gateway(), lines.QUIC, way{at, at}, "h2")
 	if took, limit := time.Since(began), r.p.cfg.Timeouts.Dial; err == nil || took < limit-100*time.Millisecond || took > limit+time.Second {
 		t.Errorf("%v after %v, want a failure after %v", err, took, limit)
+	}
+}
+
+// A QUIC handshake that fails has the address and the remedy in its text, and is classified by its cause.
+func TestQUICDialErrorNamesAddressAndRemedy(t *testing.T) {
+	r := newUDPRig(t)
+	for _, c := range []struct {
+		udp     udp
+		cause   error
+		timeout bool
+		want    string
+	}{
+		{udpClosed, syscall.ECONNREFUSED, false, "UDP port refused; the gateway may have lines.transport: tcp, or a firewall rejects it"},
+		{udpSilent, context.DeadlineExceeded, true, "no response by UDP in time: a firewall may drop it"},
+	} {
+		at := r.server(true, c.udp)
+		_, _, _, err := r.p.dialQUIC(t.Context(), 500*time.Millisecond, origin{id: trust.Workload("shop")}, r.gateway(), at, "h2")
+		if got, want := fmt.Sprint(err), fmt.Sprintf("QUIC to %v: %s", at, c.want); got != want {
+			t.Errorf("error %q, want %q", got, want)
+		}
+		if !errors.Is(err, c.cause) || !errors.As(err, new(*dialError)) || isTimeout(err) != c.timeout || blameOf(err) != blameHop || !isEvidence(err) {
+			t.Errorf("%v: is a timeout: %t, blame %d; want %t, and a failed dial of the hop by %v", err, isTimeout(err), blameOf(err), c.timeout, c.cause)
+		}
+	}
+}
+
+// A line with a fixed transport is listed without connections, with the key that set it.
+func TestLineNamesKeyOfTransport(t *testing.T) {
+	r := newUDPRig(t)
+	r.p.pool, r.p.transports = pool.New(pool.Config{}), newTransports(zerolog.Nop())
+	r.gateways([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:15008")})
+	for _, c := range []struct {
+		transport, west, want string
+	}{
+		{lines.QUIC, "", "small messages use quic (lines.transport)"},
+		{lines.TCP, lines.QUIC, "small messages use quic (lines.transports)"},
+		{lines.QUIC, lines.QUIC, "small messages use quic (lines.transports)"},
+		{lines.QUIC, lines.TCP, ""},
+		{lines.TCP, "", ""},
+	} {
+		r.p.cfg.Lines.Transport, r.p.cfg.Lines.Transports = c.transport, map[string]string{"west": c.west}
+		var got string
+		for _, l := range r.p.measured() {
+			got += l.String()
+		}
+		if got != c.want {
+			t.Errorf("transport %s, to west %q: line %q, want %q", c.transport, c.west, got, c.want)
+		}
 	}
 }

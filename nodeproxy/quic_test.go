@@ -1,13 +1,17 @@
 package nodeproxy_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/internal/testlb"
@@ -36,6 +40,8 @@ func TestCallAcrossByQUIC(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	p.client().Log.Await(t, "connection", "direction", "outbound", "gateway", "gw-1", "transport", "quic", "result", "ok")
+	p.Process("gateway west/gw-1").Log.Await(t, "ready", "quic", p.GatewayAt("west", "gw-1").String())
 }
 
 // Connections that are open at once are spread over QUIC streams and QUIC connections.
@@ -66,13 +72,29 @@ func TestConnectionsSpreadOverQUIC(t *testing.T) {
 	}
 }
 
-// A node proxy that is to dial by QUIC does not reach a gateway without it.
+// A node proxy that is to dial by QUIC does not reach a gateway without it. Status names the cause, and the line although no
+// connection is open.
 func TestQUICNeedsGatewayWithQUIC(t *testing.T) {
 	p := quicPair(t, 1)
 	p.EachGateway = nil
 	p.Start()
 	if pod, err := meshtest.Hello(p.listen.hello); err == nil {
 		t.Errorf("%s has answered", pod)
+	}
+	_, body := p.client().Get(t, "/status")
+	var s answer.Status
+	if err := json.Unmarshal([]byte(body), &s); err != nil {
+		t.Fatal(err)
+	}
+	refused := fmt.Sprintf("QUIC to %v: UDP port refused", p.GatewayAt("west", "gw-1"))
+	if len(s.Gateways) != 1 || !strings.Contains(s.Gateways[0].Error, refused) || strings.Contains(s.Gateways[0].Error, "recvmmsg") {
+		t.Errorf("gateways %+v; want one with the error %q", s.Gateways, refused)
+	}
+	if len(s.Lines) != 1 || s.Lines[0].String() != "small messages use quic (lines.transport)" || s.Lines[0].Network != "west" {
+		t.Errorf("lines %+v; want one to west, by QUIC", s.Lines)
+	}
+	if n := p.client().Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 1 {
+		t.Errorf("isthmus_line_transport of quic is %v", n)
 	}
 }
 

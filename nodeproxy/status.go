@@ -66,6 +66,9 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	}
 	s.Problems = append(s.Problems, p.paths.problems()...)
 	s.Problems = append(s.Problems, p.foreign(snap)...)
+	if len(s.Pending) == 0 { // until then networks may be missing
+		s.Problems = append(s.Problems, p.cfg.Lines.Unknown(p.cfg.Network, append(snap.AllNetworks(), p.links.Names()...))...)
+	}
 	s.Problems = append(s.Problems, p.pods.Problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)
 	s.Warnings, s.Unrouted = p.warnings(snap), p.unrouted(snap)

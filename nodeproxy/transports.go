@@ -15,8 +15,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
-	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -331,6 +331,14 @@ func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
 		return t
 	case p.transports.uses(network, source) == lines.QUIC:
 		return lines.Auto
+	}
+	return lines.TCP
+}
+
+// transportOf returns the transport of a session, or of the one that carries it.
+func transportOf(s *hbone.Session) string {
+	if s.Base().Conn() == nil {
+		return lines.QUIC
 	}
 	return lines.TCP
 }

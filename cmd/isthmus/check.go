@@ -28,7 +28,8 @@ actual pods, addresses, what each knows of the others) and at processes by their
 addresses (ready, clock, problems, whom they hear: a network that is heard has proved itself
 over a connection between its gateways and these). A gateway is asked to open a tunnel to
 those of each other network at each address, now, and to measure the path: round trip, jitter,
-lost packets, and the largest packets that pass. A link is seen in both directions when
+lost packets, and the largest packets that pass. If its lines.transport for that network is quic
+or auto, it also tries QUIC, over UDP. A link is seen in both directions when
 gateways of both sides are asked. With --path NETWORK it also measures two seconds of
 throughput to that network. Of a cluster kubectl forwards to one, if it can. It changes
 nothing.

@@ -5,6 +5,7 @@ package lines
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -37,6 +38,18 @@ const (
 // TransportTo returns the transport for tunnels to another network.
 func (c Config) TransportTo(network string) string {
 	return cmp.Or(c.Transports[network], c.Transport, TCP)
+}
+
+// Unknown returns a problem for each network in Transports that is neither own nor known.
+func (c Config) Unknown(own string, known []string) (problems []string) {
+	known = slices.Compact(slices.Sorted(slices.Values(known)))
+	known = slices.DeleteFunc(known, func(n string) bool { return n == own })
+	for _, network := range slices.Sorted(maps.Keys(c.Transports)) {
+		if network != own && !slices.Contains(known, network) {
+			problems = append(problems, fmt.Sprintf("lines.transports: %s: no network of that name is known: %s", network, strictyaml.Suggest(network, known)))
+		}
+	}
+	return problems
 }
 
 // Has reports whether any network has one of the transports.

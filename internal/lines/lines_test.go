@@ -3,6 +3,7 @@ package lines
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,6 +65,21 @@ func TestTransportByNetwork(t *testing.T) {
 	c = Config{Transport: QUIC, Transports: map[string]string{"west": TCP}}
 	if !c.ServesQUIC() || c.TransportTo("west") != TCP || c.TransportTo("north") != QUIC {
 		t.Error("lines.transport is not used for other networks")
+	}
+}
+
+func TestUnknownNamesNearestNetwork(t *testing.T) {
+	c := Config{Transports: map[string]string{"wset": Auto, "west": QUIC, "east": TCP, "mars": QUIC}}
+	got := c.Unknown("east", []string{"west", "east", "north", "west"})
+	want := []string{
+		"lines.transports: mars: no network of that name is known: known are north, west",
+		`lines.transports: wset: no network of that name is known: did you mean "west"?`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := (Config{Transport: QUIC}).Unknown("east", nil); got != nil {
+		t.Errorf("%q without lines.transports", got)
 	}
 }
 
