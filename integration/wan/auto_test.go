@@ -4,6 +4,7 @@ package wan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -78,5 +79,56 @@ func TestAutoTransport(t *testing.T) {
 				t.Errorf("QUIC lost %g at a round trip of %g s, want about %g and 0.04 s", got, rtt, loss)
 			}
 		})
+	}
+}
+
+// A network that limits UDP to 1 Mbit/s while QUIC is in use: no connection fails, new ones are soon on TCP, and they stay there.
+func TestThrottledUDPReturnsToTCP(t *testing.T) {
+	need(t)
+	notShort(t)
+	congestion(t, "bbr")
+	t.Cleanup(func() { set(t, withLines) })
+	lossy := busyLine(0.01)
+	here.link.Set(lossy)
+	defer here.link.Set(line)
+	set(t, auto)
+	if !awaitWithMessages(t, time.Minute, func() bool { return usesQUIC(t) }) {
+		t.Fatal("QUIC is not used")
+	}
+	lossy.UDPRate = 1e6 / 8
+	var took []time.Duration
+	var changed float64
+	throttled, onTCP := time.Time{}, time.Time{}
+	awaitWithMessages(t, 3*time.Minute, func() bool {
+		now := time.Now()
+		if throttled.IsZero() {
+			throttled = now
+			here.link.Set(lossy)
+		}
+		c, err := here.connect(double)
+		if err != nil {
+			t.Errorf("%v after UDP is limited: %v", now.Sub(throttled), err)
+			return true
+		}
+		defer c.Close()
+		if _, err := who(c); err != nil {
+			t.Errorf("%v after UDP is limited: %v", now.Sub(throttled), err)
+			return true
+		}
+		took = append(took, time.Since(now))
+		if onTCP.IsZero() && !usesQUIC(t) {
+			onTCP = now
+			changed = ofQUIC(t, "isthmus_line_transport_changes_total")
+		}
+		return !onTCP.IsZero() && now.Sub(onTCP) > time.Minute
+	})
+	if onTCP.IsZero() {
+		t.Fatal("QUIC is still used")
+	}
+	slices.Sort(took)
+	t.Logf("TCP is used after %v; %d new connections: p50 %v, p99 %v, at most %v", onTCP.Sub(throttled).Round(100*time.Millisecond), len(took),
+		took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	if n := ofQUIC(t, "isthmus_line_transport_changes_total"); n != changed {
+		t.Errorf("new connections returned to QUIC %v times", n-changed)
 	}
 }

@@ -2,7 +2,7 @@
 // and cuts. Each way has its own conditions, which can change while the link runs. It is for kernels without netem, for
 // tests, benchmarks and drills.
 //
-// A link keeps the order of frames. It looks into them for [Conditions.NoUDP] alone.
+// A link keeps the order of frames. It looks into them for [Conditions.NoUDP] and [Conditions.UDPRate] alone.
 package wan
 
 import (
@@ -24,13 +24,16 @@ type Conditions struct {
 	Cut    bool          // nothing arrives, also not what is under way
 	Most   int           // largest IP packet that arrives, in bytes; larger ones are lost without an ICMP error. Zero: all
 	NoUDP  bool          // packets of UDP are lost
+	// UDPRate limits UDP, in bytes per second, and drops what is above it, like a firewall. A burst of a quarter of a
+	// second passes. Zero: no limit.
+	UDPRate int
 }
 
 // Counters count the frames of one way since the beginning. Lost, Large, Full, Cut and
 // Failed are those that will not arrive.
 type Counters struct {
 	Taken, Delivered uint64
-	Lost             uint64 // by Conditions.Loss and NoUDP
+	Lost             uint64 // by Conditions.Loss, NoUDP and UDPRate
 	Large            uint64 // by Conditions.Most
 	Full             uint64 // dropped since a queue was full
 	Cut              uint64
@@ -129,6 +132,7 @@ func (w *Way) Counters() Counters {
 func (w *Way) take() {
 	defer close(w.queue)
 	var last, free time.Time // due of the frame before; when Rate has sent it
+	var udp time.Time        // when UDPRate has sent the last frame of UDP
 	buffer := make([]byte, frameBytes)
 	for {
 		n, err := w.from.Read(buffer)
@@ -149,6 +153,13 @@ func (w *Way) take() {
 			continue
 		}
 		due := time.Now()
+		if c.UDPRate > 0 && isUDP(buffer[:n]) {
+			if udp = later(udp, due.Add(-udpBurst)); udp.After(due) {
+				w.lost.Add(1)
+				continue
+			}
+			udp = udp.Add(time.Duration(n) * time.Second / time.Duration(c.UDPRate))
+		}
 		if c.Rate > 0 {
 			waiting := max(0, free.Sub(due))
 			if waiting.Seconds()*float64(c.Rate) > float64(c.Queue) {
@@ -169,6 +180,16 @@ func (w *Way) take() {
 			w.full.Add(1)
 		}
 	}
+}
+
+// udpBurst is how much UDPRate lets pass at once, as the time it takes at that rate.
+const udpBurst = 250 * time.Millisecond
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // isUDP reports whether a frame has an IP packet of UDP. IPv6 packets with extension headers are not recognized.

@@ -216,6 +216,40 @@ func TestNoUDPDropsUDPAlone(t *testing.T) {
 	})
 }
 
+func TestUDPRateDropsExcessUDP(t *testing.T) {
+	udp := make([]byte, 1000)
+	binary.BigEndian.PutUint16(udp[12:], 0x0800)
+	udp[etherHeader+9] = 17
+	tcp := append([]byte(nil), udp...)
+	tcp[etherHeader+9] = 6
+	bubble(t, Conditions{UDPRate: 10_000}, func(t *testing.T, a, b *device, l *Link) {
+		for second := range 4 {
+			for range 100 {
+				a.in <- udp
+				a.in <- tcp
+				time.Sleep(10 * time.Millisecond)
+			}
+			synctest.Wait()
+			var passed int
+			for _, f := range drain(b) {
+				if isUDP(f.data) {
+					passed++
+				}
+			}
+			want := 10 // of 1000 bytes in a second
+			if second == 0 {
+				want = 12 // a burst of a quarter of a second
+			}
+			if passed < want || passed > want+1 {
+				t.Errorf("second %d: %d frames of UDP arrive, want %d", second, passed, want)
+			}
+		}
+		if c := l.There.Counters(); c.Delivered-uint64(4*100) > 44 || c.Full > 0 {
+			t.Errorf("%+v, want all TCP delivered", c)
+		}
+	})
+}
+
 func TestCutDropsEverythingOneWayAndHeals(t *testing.T) {
 	bubble(t, Conditions{Delay: time.Second}, func(t *testing.T, a, b *device, l *Link) {
 		a.in <- []byte("under way")
