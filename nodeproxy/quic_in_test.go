@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -210,6 +211,46 @@ func TestSilentFallbackIsNoQUICFailure(t *testing.T) {
 			t.Errorf("a silent session of a dial with UDP %d: new ones use %s, want %s", c.udp, got, c.want)
 		}
 		s.Close(nil)
+	}
+}
+
+// Three gateways restart in turn. Each sends GOAWAY, and then no more packets: a load balancer leads those of open sessions
+// to another gateway. Without GOAWAY, such sessions are a failure of UDP.
+func TestRolloutIsNoUDPFailure(t *testing.T) {
+	for goAway, want := range map[bool]string{true: lines.QUIC, false: lines.TCP} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &Proxy{cfg: DefaultConfig(), session: hbone.DefaultConfig()}
+			p.cfg.Lines.Transports = map[string]string{"west": lines.Auto}
+			p.transports, _ = onQUIC()
+			for i := range maxLosses {
+				g := &mesh.Gateway{Name: fmt.Sprintf("gw-%d", i), Network: "west"}
+				outer, inner := hbone.NewPipe(hbone.PipeInfo{})
+				server := hbone.NewServer(inner, hbone.DefaultConfig(), func(ctx context.Context, in *hbone.Incoming) {
+					in.Accept(nil)
+					<-ctx.Done()
+				})
+				go server.Serve(t.Context())
+				s, err := p.startOuter(outer, g, origin{}, time.Now().Add(time.Hour))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := s.Open(t.Context(), &hbone.Request{Authority: "hello:80"}); err != nil {
+					t.Fatal(err)
+				}
+				if goAway {
+					go server.Drain(t.Context())
+				}
+				synctest.Wait()
+				p.silent(pool.Key{UID: gatewayUID + "west/" + g.Name, Address: overQUIC + "192.0.2.1:15008"}, s)
+				inner.End(hbone.ErrPingTimeout)
+				<-s.Closed()
+				server.Close(nil)
+				synctest.Wait()
+			}
+			if got, why := p.transports.now("west"); got != want {
+				t.Errorf("sessions that received GOAWAY, %t, are lost: new ones use %s (%s), want %s", goAway, got, why, want)
+			}
+		})
 	}
 }
 
