@@ -38,6 +38,8 @@ func (p *Proxy) measured() []answer.Line {
 					l.Reason = "lines.transports"
 				}
 			default:
+				failing := p.transports.failing(network)
+				l.QUICFailing = &failing
 				l.Transport, l.Reason = p.transports.now(network)
 			}
 		}
@@ -93,12 +95,13 @@ var (
 	lineRTT         = prometheus.NewDesc("isthmus_line_rtt_seconds", "Round-trip time to gateways of another network: mean of the smoothed values of the open connections.", []string{"network", "transport"}, nil)
 	lineLoss        = prometheus.NewDesc("isthmus_line_retransmitted_ratio", "Share of the data to gateways of another network that was retransmitted since the open connections were opened. TCP: data segments, an upper bound of the loss. QUIC: bytes in packets that were lost.", []string{"network", "transport"}, nil)
 	lineTransport   = prometheus.NewDesc("isthmus_line_transport", "1 for the transport of new sessions for small messages to another network, 0 for the other one. Only with lines.transport quic or auto.", []string{"network", "transport"}, nil)
+	lineFailing     = prometheus.NewDesc("isthmus_line_quic_failing", "1 while new sessions for small messages to another network use TCP because QUIC failed: UDP does not pass, is slow, or loses far more than TCP. Only with lines.transport auto.", []string{"network"}, nil)
 	lineRate        = prometheus.NewDesc("isthmus_line_delivery_rate_bytes", "Bytes per second that gateways of another network acknowledged lately: the most of any open TCP connection. Limited by how much applications send.", []string{"network"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c lineCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{lineConnections, lineRTT, lineLoss, lineRate, lineTransport} {
+	for _, d := range []*prometheus.Desc{lineConnections, lineRTT, lineLoss, lineRate, lineTransport, lineFailing} {
 		out <- d
 	}
 }
@@ -118,6 +121,13 @@ func (c lineCollector) Collect(out chan<- prometheus.Metric) {
 			for transport, value := range used {
 				gauge(lineTransport, value, transport)
 			}
+		}
+		if l.QUICFailing != nil {
+			failing := 0.
+			if *l.QUICFailing {
+				failing = 1
+			}
+			gauge(lineFailing, failing)
 		}
 		if l.QUIC > 0 {
 			gauge(lineConnections, float64(l.QUIC), lines.QUIC, "newreno") // the only algorithm of quic-go

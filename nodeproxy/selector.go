@@ -270,6 +270,11 @@ func (s *selector) transport() string {
 	return lines.TCP
 }
 
+// failing reports whether new sessions use TCP only because QUIC failed.
+func (s *selector) failing(now time.Time) bool {
+	return s.cause != "" && (s.pause(now) > 0 || s.line.missing() == "")
+}
+
 // reason explains transport to an operator.
 func (s *selector) reason(now time.Time) string {
 	pause := s.pause(now)

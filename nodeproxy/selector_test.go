@@ -56,7 +56,7 @@ var (
 type selectorStep struct {
 	at    time.Duration
 	input selectorInput
-	want  string // transport, and "probe" if one is wanted
+	want  string // transport, "failing" if QUIC fails, and "probe" if one is wanted
 	why   string // in the reason
 }
 
@@ -118,12 +118,12 @@ func TestSelectorTranscripts(t *testing.T) {
 		{"UDP blocked from the start", []selectorStep{
 			{0, lossy, "tcp probe", ""},
 			{0, probeStarts, "tcp", ""},
-			{1 * time.Second, noHandshake, "tcp", "UDP failed 0s ago (no answer)"},
-			{9 * min, lossy, "tcp", "again in 1m1s"},
-			{10*min + time.Second, lossy, "tcp probe", "probed"},
-			{10*min + time.Second, probeStarts, "tcp", ""},
-			{10*min + 2*time.Second, noHandshake, "tcp", "UDP failed"},
-			{20*min + 2*time.Second, lossy, "tcp probe", ""},
+			{1 * time.Second, noHandshake, "tcp failing", "UDP failed 0s ago (no answer)"},
+			{9 * min, lossy, "tcp failing", "again in 1m1s"},
+			{10*min + time.Second, lossy, "tcp failing probe", "probed"},
+			{10*min + time.Second, probeStarts, "tcp failing", ""},
+			{10*min + 2*time.Second, noHandshake, "tcp failing", "UDP failed"},
+			{20*min + 2*time.Second, lossy, "tcp failing probe", ""},
 			{20*min + 2*time.Second, handshake(90 * msec), "quic", ""},
 		}},
 		{"a session stalls, UDP passes", append(onQUIC[:3:3],
@@ -132,17 +132,23 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"a session stalls, UDP is blocked", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp", "no answer"},
-			selectorStep{10 * min, lossy, "tcp", "again in 1m1s"},
-			selectorStep{11*min + time.Second, lossy, "tcp probe", ""},
+			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
+			selectorStep{10 * min, lossy, "tcp failing", "again in 1m1s"},
+			selectorStep{11*min + time.Second, lossy, "tcp failing probe", ""},
+		)},
+		{"QUIC fails, then TCP loses no packets", append(onQUIC[:3:3],
+			selectorStep{min, stalls, "tcp probe", ""},
+			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
+			selectorStep{10 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp failing", "again in 1m1s"},
+			selectorStep{12 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
 		{"sessions are lost again and again", append(onQUIC[:3:3],
 			selectorStep{min, isLost, "tcp probe", ""},
 			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
 			selectorStep{2 * min, isLost, "tcp probe", ""},
 			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{3 * min, isLost, "tcp", "3 QUIC sessions were lost"},
-			selectorStep{4 * min, handshake(90 * msec), "tcp", "3 QUIC sessions were lost"},
+			selectorStep{3 * min, isLost, "tcp failing", "3 QUIC sessions were lost"},
+			selectorStep{4 * min, handshake(90 * msec), "tcp failing", "3 QUIC sessions were lost"},
 		)},
 		{"sessions stall again and again, or handshakes of some sources fail", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", "stalled"},
@@ -156,7 +162,7 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"a handshake is late, UDP is blocked", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp", "no answer"},
+			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
 		)},
 		{"TCP overtakes QUIC again and again", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
@@ -164,7 +170,7 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{2 * min, stalls, "tcp probe", ""},
 			selectorStep{2 * min, overtaken, "quic", ""},
 			selectorStep{3 * min, stalls, "tcp probe", ""},
-			selectorStep{3 * min, overtaken, "tcp", "3 QUIC sessions were lost"},
+			selectorStep{3 * min, overtaken, "tcp failing", "3 QUIC sessions were lost"},
 		)},
 		{"one probe fails, the next one does not", append(onQUIC[:3:3],
 			selectorStep{min, nothing, "quic probe", ""},
@@ -177,7 +183,7 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{min + 600*msec, handshake(600 * msec), "quic", ""},
 			selectorStep{min + 11*time.Second, nothing, "quic probe", ""},
 			selectorStep{min + 12*time.Second, handshake(700 * msec), "quic", ""},
-			selectorStep{min + 23*time.Second, handshake(800 * msec), "tcp", "3 QUIC handshakes were slow, the last took 800ms"},
+			selectorStep{min + 23*time.Second, handshake(800 * msec), "tcp failing", "3 QUIC handshakes were slow, the last took 800ms"},
 		)},
 		{"a long line is not a throttled one", []selectorStep{
 			{0, tcpLine(300*msec, "bbr", 1000, 10), "tcp probe", ""},
@@ -218,14 +224,14 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"QUIC loses far more than TCP did", append(onQUIC[:3:3],
 			selectorStep{min, quicLine(5, 100, 8), "quic probe", "QUIC loses 8 %"},
-			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp", "UDP failed 0s ago (QUIC lost 8 % of its packets, TCP 1 %)"},
-			selectorStep{30 * min, lossy, "tcp", "QUIC lost 8 % of its packets 29m0s ago, it is tried again in 5h31m0s, or if TCP loses 2 %"},
-			selectorStep{6*time.Hour + 2*min, lossy, "tcp probe", "probed"},
+			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp failing", "UDP failed 0s ago (QUIC lost 8 % of its packets, TCP 1 %)"},
+			selectorStep{30 * min, lossy, "tcp failing", "QUIC lost 8 % of its packets 29m0s ago, it is tried again in 5h31m0s, or if TCP loses 2 %"},
+			selectorStep{6*time.Hour + 2*min, lossy, "tcp failing probe", "probed"},
 			selectorStep{6*time.Hour + 2*min, handshake(90 * msec), "quic", ""},
 		)},
 		{"the line loses far more than before", append(onQUIC[:3:3],
-			selectorStep{min, quicLine(6, 100, 8), "tcp", "QUIC lost 8 %"},
-			selectorStep{30 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp probe", "lost 8 %"},
+			selectorStep{min, quicLine(6, 100, 8), "tcp failing", "QUIC lost 8 %"},
+			selectorStep{30 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp failing probe", "lost 8 %"},
 			selectorStep{30 * min, handshake(90 * msec), "quic", ""},
 			selectorStep{31 * min, quicLine(20, 100, 8), "quic probe", "TCP with bbr lost 8 %"},
 		)},
@@ -255,6 +261,9 @@ func TestSelectorTranscripts(t *testing.T) {
 				now := start.Add(step.at)
 				step.input(&s, now)
 				got := s.transport()
+				if s.failing(now) {
+					got += " failing"
+				}
 				if s.wantsProbe(now) {
 					got += " probe"
 				}
@@ -351,6 +360,8 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.start.ratio())
 			case quic && !s.quic && s.doubt:
 				t.Fatalf("seed %d, run %d: in doubt of a transport that is not in use", seed, run)
+			case s.failing(now) && (s.transport() != lines.TCP || s.cause == ""):
+				t.Fatalf("seed %d, run %d: QUIC fails, and new sessions use %s: %s", seed, run, s.transport(), s.reason(now))
 			case lastIn(settled, now, time.Hour) > 12:
 				t.Fatalf("seed %d, run %d: %d changes in an hour", seed, run, lastIn(settled, now, time.Hour))
 			case lastIn(all, now, udpPause) > 4*maxLosses+2*lastIn(suspects, now, udpPause):

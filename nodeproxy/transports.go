@@ -144,6 +144,13 @@ func (t *transports) now(network string) (transport, reason string) {
 	return transport, reason
 }
 
+// failing is selector.failing for a network.
+func (t *transports) failing(network string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.of(network).failing(time.Now())
+}
+
 // failedFrom is selected.failedFrom for a network.
 func (t *transports) failedFrom(network, from string) bool {
 	t.mu.Lock()

@@ -224,6 +224,9 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 1 {
 		t.Errorf("isthmus_line_transport of quic is %v", n)
 	}
+	if n := client.Metric(t, `isthmus_line_quic_failing{network="west"}`); n != 0 {
+		t.Errorf("isthmus_line_quic_failing is %v while QUIC is used", n)
+	}
 	if l := a.line(t); l.QUICRTTMicros <= 0 || l.QUICRTTMicros > time.Second.Microseconds() || l.QUICSent == 0 || l.QUICLost > l.QUICSent/2 {
 		t.Errorf("%+v: want statistics of QUIC", l)
 	}
@@ -267,6 +270,9 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	}
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 0 {
 		t.Errorf("isthmus_line_transport of quic is %v after the failure", n)
+	}
+	if n := client.Metric(t, `isthmus_line_quic_failing{network="west"}`); n != 1 {
+		t.Errorf("isthmus_line_quic_failing is %v after the failure", n)
 	}
 	if n := client.Metric(t, `isthmus_line_quic_failures_total{network="west"}`); n == 0 {
 		t.Error("no failed QUIC handshake is counted")

@@ -26,6 +26,8 @@ type Line struct {
 
 	Transport string `json:"transport,omitempty"` // of new sessions for small messages: tcp or quic. Empty: lines.transport is tcp
 	Reason    string `json:"reason,omitempty"`    // for it
+
+	QUICFailing *bool `json:"quicFailing,omitempty"` // new sessions for small messages use TCP because QUIC failed. Absent unless lines.transport is auto
 }
 
 // Loss is the share of segments that were retransmitted, 0 to 1.
