@@ -110,6 +110,15 @@ func (f *lineFigures) add(now time.Time, s lineSample) {
 
 func (f lineFigures) ratio() float64 { return f.lost / max(1, f.segments) }
 
+// share returns the ratio, or nil if nothing was sent.
+func (f lineFigures) share() *float64 {
+	if f.segments == 0 {
+		return nil
+	}
+	ratio := f.ratio()
+	return &ratio
+}
+
 func (f lineFigures) least() float64 {
 	if f.bbr {
 		return quicLossBBR
@@ -121,7 +130,7 @@ func (f lineFigures) least() float64 {
 func (f lineFigures) missing() string {
 	switch {
 	case f.minRTT < quicRTT:
-		return fmt.Sprintf("a round trip of %v", quicRTT)
+		return fmt.Sprintf("a round trip of %v, where the least is %v", quicRTT, f.minRTT.Round(100*time.Microsecond))
 	case f.ratio() < f.least():
 		return fmt.Sprintf("a loss of %g %%", 100*f.least())
 	case f.lost < lossEvidence || f.lossy < lossySamples:
@@ -130,6 +139,7 @@ func (f lineFigures) missing() string {
 	return ""
 }
 
+// String is for the figures with which QUIC was started.
 func (f lineFigures) String() string {
 	congestion := "without bbr"
 	if f.bbr {
@@ -281,20 +291,18 @@ func (s *selector) reason(now time.Time) string {
 	switch {
 	case s.doubt:
 		return "QUIC has stalled, UDP is being probed"
-	case s.quic && s.udp.segments > 0:
-		return fmt.Sprintf("%v, QUIC loses %.2g %%", s.start, 100*s.udp.ratio())
 	case s.quic:
-		return s.start.String()
+		return "started when " + s.start.String()
 	case s.cause != "" && pause > 0:
 		return fmt.Sprintf("UDP failed %v ago (%s), QUIC is tried again in %v at the earliest", (udpPause - pause).Round(time.Second), s.cause, pause.Round(time.Second))
 	case s.line.at.IsZero():
 		return "TCP is not measured yet"
 	case s.line.missing() != "":
-		return s.line.String() + ", QUIC needs " + s.line.missing()
+		return "QUIC needs " + s.line.missing()
 	case s.barred(now):
 		return fmt.Sprintf("QUIC lost %.2g %% of its packets %v ago, it is tried again in %v, or if TCP loses %.2g %%", 100*s.worse, now.Sub(s.worseAt).Round(time.Minute), s.worseAt.Add(worsePause).Sub(now).Round(time.Minute), 100*s.worse/worseThan)
 	case pause > 0:
-		return fmt.Sprintf("%s, QUIC is tried in %v at the earliest", s.line, pause.Round(time.Second))
+		return fmt.Sprintf("QUIC is tried in %v at the earliest", pause.Round(time.Second))
 	}
-	return s.line.String() + ", UDP is being probed"
+	return "UDP is being probed"
 }

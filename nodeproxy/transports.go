@@ -38,7 +38,13 @@ type transports struct {
 	wake chan struct{} // capacity 1: QUIC is in doubt
 	mu   sync.Mutex
 	by   map[string]*selected // by network
+
+	open   map[string]map[*hbone.Session]lineTotals // at the last sample, by network
+	recent map[string]lineLosses                    // of all networks in open, by then
 }
+
+// lineLosses are figures of both transports to a network that are kept when the selector changes it.
+type lineLosses struct{ tcp, quic lineFigures }
 
 // selected is the transport to one network.
 type selected struct {
@@ -252,22 +258,17 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 		probes.Wait()
 		t.mu.Lock()
 		clear(t.by)
+		t.open, t.recent = nil, nil
 		t.mu.Unlock()
 	}()
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
-	var open map[string]map[*hbone.Session]lineTotals
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			before := open
-			open = sessions()
-			for _, network := range t.networks() {
-				tcp, quic := sampleOf(open[network], before[network])
-				t.input(network, func(x *selected, now time.Time) { x.sample(now, tcp, quic) })
-			}
+			t.sample(sessions())
 		case <-t.wake:
 		}
 		for _, network := range t.networks() {
@@ -276,6 +277,34 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 			}
 		}
 	}
+}
+
+// sample records the totals of the open sessions.
+func (t *transports) sample(open map[string]map[*hbone.Session]lineTotals) {
+	recent := t.losses(open)
+	t.mu.Lock()
+	before := t.open
+	t.open, t.recent = open, recent
+	t.mu.Unlock()
+	for _, network := range t.networks() {
+		tcp, quic := sampleOf(open[network], before[network])
+		t.input(network, func(x *selected, now time.Time) { x.sample(now, tcp, quic) })
+	}
+}
+
+// losses returns the figures of the networks with open sessions, up to these totals.
+func (t *transports) losses(open map[string]map[*hbone.Session]lineTotals) map[string]lineLosses {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, out := time.Now(), map[string]lineLosses{}
+	for network, sessions := range open {
+		tcp, quic := sampleOf(sessions, t.open[network])
+		x := t.recent[network]
+		x.tcp.add(now, tcp)
+		x.quic.add(now, quic)
+		out[network] = x
+	}
+	return out
 }
 
 // sampleOf returns samples of the open sessions, by transport, since their totals were before.

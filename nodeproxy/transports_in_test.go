@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -149,6 +150,43 @@ func TestSampleOfCountsSinceTheLast(t *testing.T) {
 			t.Errorf("%+v and %+v, want %+v and %+v", tcp, quic, x.tcp, x.quic)
 		}
 	}
+}
+
+// The loss of a line is that of the last minutes, up to the time that it is read, and is kept when the transport changes.
+func TestLossIsRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, s, total := newTransports(zerolog.Nop()), new(hbone.Session), lineTotals{}
+		x.moved = func(string, bool) {}
+		x.uses("west", origin{})
+		open := func() map[string]map[*hbone.Session]lineTotals {
+			return map[string]map[*hbone.Session]lineTotals{"west": {s: total}, "south": {}}
+		}
+		for i, step := range []struct {
+			samples int
+			lost    float64 // of 1000
+			want    float64
+		}{{0, 100, 0.1}, {360, 100, 0.1}, {30, 0, 0.05}, {60, 0, 0.0125}} {
+			for range step.samples {
+				time.Sleep(sampleEvery)
+				total.sent, total.lost = total.sent+1000, total.lost+step.lost
+				x.sample(open())
+			}
+			if step.samples == 0 {
+				total.sent, total.lost = 1000, step.lost
+			}
+			x.input("west", func(s *selected, now time.Time) { s.use(now, !s.quic) })
+			got := x.losses(open())
+			if l := got["west"].tcp.share(); l == nil || math.Abs(*l-step.want) > step.want/50 {
+				t.Errorf("step %d: loss %v, want %g", i, l, step.want)
+			}
+			if l := got["west"].quic.share(); l != nil || got["south"].tcp.share() != nil {
+				t.Errorf("step %d: loss of a line that sent nothing", i)
+			}
+		}
+		if x.sample(nil); len(x.losses(nil)) > 0 {
+			t.Error("loss of a network without sessions")
+		}
+	})
 }
 
 // Changes of the transport are counted, but not that to TCP for a doubt.
