@@ -40,7 +40,7 @@ func (p *Proxy) measured() []answer.Line {
 			default:
 				failing := p.transports.failing(network)
 				l.QUICFailing = &failing
-				l.Transport, l.Reason = p.transports.now(network)
+				l.Transport, l.Reason = p.transports.current(network)
 			}
 		}
 		return l

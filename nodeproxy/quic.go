@@ -47,7 +47,7 @@ type opened struct {
 
 // dialOuter dials a gateway over a transport, and does the TLS handshake.
 func (p *Proxy) dialOuter(ctx context.Context, source origin, g *mesh.Gateway, over string, to way, protocols ...string) (o opened, err error) {
-	if over == lines.Auto && p.transports.uses(g.Network, source) == lines.TCP { // it may have changed since
+	if over == lines.Auto && p.transports.transportFor(g.Network, source) == lines.TCP { // it may have changed since
 		over = lines.TCP
 	}
 	switch over {
@@ -71,7 +71,7 @@ func (p *Proxy) dialOuter(ctx context.Context, source origin, g *mesh.Gateway, o
 }
 
 // dialEither dials by QUIC, and by TCP if QUIC fails or takes dialStagger. It returns the one that is open first. QUIC has
-// failed if TCP is open and QUIC is not within its patience.
+// failed if TCP is open and QUIC is not within handshakeTimeout.
 func (p *Proxy) dialEither(ctx context.Context, source origin, g *mesh.Gateway, to way, protocols ...string) (opened, error) {
 	expect := []spiffeid.ID{g.Identity}
 	if _, _, err := p.clientTLS(ctx, source.id, expect, protocols...); err != nil { // a certificate may take long
@@ -86,26 +86,26 @@ func (p *Proxy) dialEither(ctx context.Context, source origin, g *mesh.Gateway, 
 			mu.Lock()
 			defer mu.Unlock()
 			if tcpOpen, tcpErr = err == nil, err; tcpOpen && quicErr != nil {
-				p.transports.missed(g.Network, source, quicErr)
+				p.transports.handshakeFailed(g.Network, source, quicErr)
 			}
 			if tcpOpen && (!quicDone || quicErr != nil) {
-				p.transports.suspect(g.Network)
+				p.transports.requestProbe(g.Network)
 			}
 			return o, err
 		}
 		var took time.Duration
-		o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(g.Network), source, g, to.quic, protocols...) // to its end, as a probe
+		o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.handshakeTimeout(g.Network), source, g, to.quic, protocols...) // to its end, as a probe
 		mu.Lock()
 		defer mu.Unlock()
 		quicDone = true
 		if err == nil {
-			p.transports.shook(g.Network, took, nil)
+			p.transports.handshakeDone(g.Network, took, nil)
 			if tcpOpen {
-				p.transports.overtaken(g.Network)
+				p.transports.handshakeLate(g.Network)
 			}
-		} else if isEvidence(err) {
+		} else if countsAgainstUDP(err) {
 			if quicErr = err; tcpOpen {
-				p.transports.missed(g.Network, source, err)
+				p.transports.handshakeFailed(g.Network, source, err)
 			}
 		}
 		return o, err
@@ -145,7 +145,7 @@ func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origi
 	} else {
 		err = inHandshake(hopOuter, err)
 	}
-	if !errors.Is(ctx.Err(), context.Canceled) && isEvidence(err) {
+	if !errors.Is(ctx.Err(), context.Canceled) && countsAgainstUDP(err) {
 		p.transports.failed.WithLabelValues(g.Network).Inc()
 	}
 	return nil, expiry, 0, err
@@ -183,7 +183,7 @@ func (p *Proxy) startOuter(t transport, g *mesh.Gateway, source origin, expires 
 		go func() { // ends with s
 			<-s.Done()
 			if !s.Leaving() { // a load balancer may send its packets elsewhere
-				p.transports.closed(g.Network, picker.GatewayKey(g), s.Err())
+				p.transports.sessionClosed(g.Network, picker.GatewayKey(g), s.Err())
 			}
 		}()
 	}
@@ -196,7 +196,7 @@ func (p *Proxy) silent(k pool.Key, s *hbone.Session) {
 	switch {
 	case ok && s.Leaving():
 	case ok && s.Conn() == nil:
-		p.transports.suspect(networkOf(k))
+		p.transports.requestProbe(networkOf(k))
 	case ok:
 		p.paths.silent(gateway)
 	}
@@ -222,7 +222,7 @@ func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) 
 		return 0, errUndeclared
 	}
 	rand.Shuffle(len(to), func(i, j int) { to[i], to[j] = to[j], to[i] })
-	within := p.transports.patience(network)
+	within := p.transports.handshakeTimeout(network)
 	var failures [dialsAtFailure]error
 	took, err := firstOf(ctx, len(failures), func(ctx context.Context, i int) (time.Duration, error) {
 		source, x := sources[i%len(sources)], to[i%len(to)]
@@ -236,7 +236,7 @@ func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) 
 		t, _, tcpErr := p.dialTLS(tctx, hopOuter, source, []spiffeid.ID{x.Identity}, x.tcp, "h2")
 		if tcpErr == nil {
 			t.Close()
-			if isEvidence(err) {
+			if countsAgainstUDP(err) {
 				failures[i] = err
 			}
 		}

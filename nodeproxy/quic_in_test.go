@@ -165,7 +165,7 @@ func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
 	r := newUDPRig(t)
 	at := r.server(true, udpServed)
 	r.gateways([]netip.AddrPort{at})
-	r.cert.delay = 1200 * time.Millisecond // longer than the patience of a handshake
+	r.cert.delay = 1200 * time.Millisecond // longer than handshakeTimeout
 	for what, try := range map[string]func(){
 		"session": func() {
 			o, err := r.dial("shop", at)
@@ -178,13 +178,13 @@ func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
 			o.Close()
 		},
 		"probe": func() {
-			r.p.transports.try(t.Context(), "west", []origin{{id: trust.Workload("other")}}, 0)
+			r.p.transports.runProbe(t.Context(), "west", []origin{{id: trust.Workload("other")}}, 0)
 		},
 	} {
 		before := r.selector()
 		try()
-		if s := r.selector(); s.slow != 0 || s.losses != before.losses || s.cause != "" || s.probed == before.probed {
-			t.Errorf("%s: %d slow handshakes, %d doubts, failure %q; want a quick one", what, s.slow, s.losses, s.cause)
+		if s := r.selector(); s.slow != 0 || s.failures != before.failures || s.cause != "" || s.probed == before.probed {
+			t.Errorf("%s: %d slow handshakes, %d failures, cause %q; want none", what, s.slow, s.failures, s.cause)
 		}
 	}
 }
@@ -205,9 +205,9 @@ func TestSilentFallbackIsNoQUICFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.p.transports.shook("west", time.Millisecond, nil) // a probe has passed
+		r.p.transports.handshakeDone("west", time.Millisecond, nil) // a probe has passed
 		r.p.silent(key, s)
-		if got, _ := r.p.transports.now("west"); got != c.want {
+		if got, _ := r.p.transports.current("west"); got != c.want {
 			t.Errorf("a silent session of a dial with UDP %d: new ones use %s, want %s", c.udp, got, c.want)
 		}
 		s.Close(nil)
@@ -222,7 +222,7 @@ func TestRolloutIsNoUDPFailure(t *testing.T) {
 			p := &Proxy{cfg: DefaultConfig(), session: hbone.DefaultConfig()}
 			p.cfg.Lines.Transports = map[string]string{"west": lines.Auto}
 			p.transports, _ = onQUIC()
-			for i := range maxLosses {
+			for i := range maxFailures {
 				g := &mesh.Gateway{Name: fmt.Sprintf("gw-%d", i), Network: "west"}
 				outer, inner := hbone.NewPipe(hbone.PipeInfo{})
 				server := hbone.NewServer(inner, hbone.DefaultConfig(), func(ctx context.Context, in *hbone.Incoming) {
@@ -247,7 +247,7 @@ func TestRolloutIsNoUDPFailure(t *testing.T) {
 				server.Close(nil)
 				synctest.Wait()
 			}
-			if got, why := p.transports.now("west"); got != want {
+			if got, why := p.transports.current("west"); got != want {
 				t.Errorf("sessions that received GOAWAY, %t, are lost: new ones use %s (%s), want %s", goAway, got, why, want)
 			}
 		})
@@ -270,16 +270,16 @@ func TestFailedHandshakeIsOfItsSource(t *testing.T) {
 			t.Fatalf("%s: %T, want TCP", what, o)
 		}
 		o.Close()
-		if got := x.uses("west", origin{from: "other"}); got != lines.TCP {
+		if got := x.transportFor("west", origin{from: "other"}); got != lines.TCP {
 			t.Errorf("%s: %s before a probe, want TCP", what, got)
 		}
 		trust.Eventually(t, "QUIC has failed", func() bool { return x.failedFrom("west", what) })
-		x.shook("west", time.Millisecond, nil) // a probe from another source
-		if own, others := x.uses("west", origin{from: what}), x.uses("west", origin{from: "other"}); own != lines.TCP || others != lines.QUIC {
+		x.handshakeDone("west", time.Millisecond, nil) // a probe from another source
+		if own, others := x.transportFor("west", origin{from: what}), x.transportFor("west", origin{from: "other"}); own != lines.TCP || others != lines.QUIC {
 			t.Errorf("%s: %s, and %s for others; want TCP and QUIC", what, own, others)
 		}
-		if s := r.selector(); s.losses != 0 || s.cause != "" {
-			t.Errorf("%s: %d doubts, failure %q; want none of the network", what, s.losses, s.cause)
+		if s := r.selector(); s.failures != 0 || s.cause != "" {
+			t.Errorf("%s: %d failures, cause %q; want none of the network", what, s.failures, s.cause)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func TestProbeTriesSeveralGateways(t *testing.T) {
 			if n := testutil.ToFloat64(r.p.transports.failed.WithLabelValues("west")) - failures; err != nil && n != dialsAtFailure {
 				t.Errorf("%s: %g failed handshakes are counted, want %d", what, n, dialsAtFailure)
 			}
-			if (err == nil) != c.passes || err != nil && isEvidence(err) != c.evidence {
+			if (err == nil) != c.passes || err != nil && countsAgainstUDP(err) != c.evidence {
 				t.Errorf("%s: %v; want that it passes: %v, else that it counts: %v", what, err, c.passes, c.evidence)
 			}
 			if took > 300*time.Millisecond || time.Since(began) > 4*time.Second {
@@ -350,7 +350,7 @@ func TestQUICDialErrorNamesAddressAndRemedy(t *testing.T) {
 		if got, want := fmt.Sprint(err), fmt.Sprintf("QUIC to %v: %s", at, c.want); got != want {
 			t.Errorf("error %q, want %q", got, want)
 		}
-		if !errors.Is(err, c.cause) || !errors.As(err, new(*dialError)) || isTimeout(err) != c.timeout || blameOf(err) != blameHop || !isEvidence(err) {
+		if !errors.Is(err, c.cause) || !errors.As(err, new(*dialError)) || isTimeout(err) != c.timeout || blameOf(err) != blameHop || !countsAgainstUDP(err) {
 			t.Errorf("%v: is a timeout: %t, blame %d; want %t, and a failed dial of the hop by %v", err, isTimeout(err), blameOf(err), c.timeout, c.cause)
 		}
 	}

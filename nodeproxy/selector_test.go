@@ -41,16 +41,19 @@ func burst(segments, lost float64) selectorInput {
 }
 
 func handshake(took time.Duration) selectorInput {
-	return func(s *selector, now time.Time) { s.shook(now, took, nil) }
+	return func(s *selector, now time.Time) { s.handshakeDone(now, took, nil) }
 }
 
 var (
-	noHandshake = func(s *selector, now time.Time) { s.shook(now, time.Second, errors.New("no answer")) }
+	noHandshake = func(s *selector, now time.Time) { s.handshakeDone(now, time.Second, errors.New("no answer")) }
 	probeStarts = func(s *selector, now time.Time) { s.probed = now }
-	stalls      = func(s *selector, now time.Time) { s.suspect(now) }
-	isLost      = func(s *selector, now time.Time) { s.lost(now) }
-	overtaken   = func(s *selector, now time.Time) { s.shook(now, 200*time.Millisecond, nil); s.overtaken(now) }
-	nothing     = func(*selector, time.Time) {}
+	stalls      = func(s *selector, now time.Time) { s.requestProbe(now) }
+	fails       = func(s *selector, now time.Time) { s.sessionFailed(now) }
+	late        = func(s *selector, now time.Time) {
+		s.handshakeDone(now, 200*time.Millisecond, nil)
+		s.countFailure(now)
+	}
+	nothing = func(*selector, time.Time) {}
 )
 
 type selectorStep struct {
@@ -142,15 +145,15 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{10 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp failing", "again in 1m1s"},
 			selectorStep{12 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
-		{"sessions are lost again and again", append(onQUIC[:3:3],
-			selectorStep{min, isLost, "tcp probe", ""},
+		{"sessions fail repeatedly", append(onQUIC[:3:3],
+			selectorStep{min, fails, "tcp probe", ""},
 			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{2 * min, isLost, "tcp probe", ""},
+			selectorStep{2 * min, fails, "tcp probe", ""},
 			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{3 * min, isLost, "tcp failing", "3 QUIC sessions were lost"},
+			selectorStep{3 * min, fails, "tcp failing", "3 QUIC sessions were lost"},
 			selectorStep{4 * min, handshake(90 * msec), "tcp failing", "3 QUIC sessions were lost"},
 		)},
-		{"sessions stall again and again, or handshakes of some sources fail", append(onQUIC[:3:3],
+		{"sessions stall repeatedly, or handshakes of some sources fail", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", "stalled"},
 			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
 			selectorStep{2 * min, stalls, "tcp probe", ""},
@@ -164,13 +167,13 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{min, stalls, "tcp probe", ""},
 			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
 		)},
-		{"TCP overtakes QUIC again and again", append(onQUIC[:3:3],
+		{"TCP is open before QUIC repeatedly", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min, overtaken, "quic", ""},
+			selectorStep{min, late, "quic", ""},
 			selectorStep{2 * min, stalls, "tcp probe", ""},
-			selectorStep{2 * min, overtaken, "quic", ""},
+			selectorStep{2 * min, late, "quic", ""},
 			selectorStep{3 * min, stalls, "tcp probe", ""},
-			selectorStep{3 * min, overtaken, "tcp failing", "3 QUIC sessions were lost"},
+			selectorStep{3 * min, late, "tcp failing", "3 QUIC sessions were lost"},
 		)},
 		{"one probe fails, the next one does not", append(onQUIC[:3:3],
 			selectorStep{min, nothing, "quic probe", ""},
@@ -275,7 +278,7 @@ func TestSelectorTranscripts(t *testing.T) {
 	}
 }
 
-// Under random inputs the selector keeps to what it promises.
+// The limits of the selector hold for random inputs.
 func TestSelectorRandomSchedules(t *testing.T) {
 	seed := rand.Uint64()
 	switches, limits := 0, 0
@@ -283,7 +286,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, run))
 		var s selector
 		now := time.Unix(1e9, 0)
-		var all, settled, suspects []time.Time // changes of transport, those that were no doubt, and stalls
+		var all, settled, requests []time.Time // changes of transport, those without a pending probe, and requested probes
 		var failed time.Time
 		lost, limited := 0., false // segments of TCP; UDP has a rate limit
 		for range 2000 {
@@ -292,13 +295,13 @@ func TestSelectorRandomSchedules(t *testing.T) {
 			opens := false // the input allows a change to QUIC
 			switch r.IntN(13) {
 			case 0:
-				suspects = append(suspects, now)
-				s.suspect(now)
+				requests = append(requests, now)
+				s.requestProbe(now)
 			case 12:
 				if r.IntN(2) == 0 {
-					s.lost(now)
+					s.sessionFailed(now)
 				} else {
-					s.overtaken(now)
+					s.countFailure(now)
 				}
 			case 1:
 				if r.IntN(20) == 0 {
@@ -310,11 +313,11 @@ func TestSelectorRandomSchedules(t *testing.T) {
 					s.probed = now
 				}
 				if r.IntN(4) == 0 {
-					s.shook(now, time.Second, errors.New("no answer"))
+					s.handshakeDone(now, time.Second, errors.New("no answer"))
 				} else {
 					took := time.Duration(r.Int64N(int64(600 * msec)))
-					opens = took <= s.slowAfter()
-					s.shook(now, took, nil)
+					opens = took <= s.slowLimit()
+					s.handshakeDone(now, took, nil)
 				}
 			default:
 				rtt := time.Duration(r.Int64N(int64(100 * msec)))
@@ -341,7 +344,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 			if s.quic != quic {
 				settled = append(settled, now)
 				switches++
-				if s.worseAt == now {
+				if s.rejectedAt == now {
 					limits++
 				}
 			}
@@ -350,22 +353,22 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: QUIC without a QUIC handshake", seed, run)
 			case s.quic && !quic && lost == 0:
 				t.Fatalf("seed %d, run %d: QUIC without loss", seed, run)
-			case !failed.IsZero() && now.Sub(failed) < udpPause && s.transport() != lines.TCP:
+			case !failed.IsZero() && now.Sub(failed) < quicBackoff && s.transport() != lines.TCP:
 				t.Fatalf("seed %d, run %d: QUIC %v after a failure", seed, run, now.Sub(failed))
-			case quic && !s.quic && !failures && now.Sub(was.changed) < udpPause:
+			case quic && !s.quic && !failures && now.Sub(was.changed) < quicBackoff:
 				t.Fatalf("seed %d, run %d: QUIC left after %v without a failure", seed, run, now.Sub(was.changed))
-			case s.quic && !quic && !was.worseAt.IsZero() && now.Sub(was.worseAt) < worsePause && s.start.ratio() < was.worse/worseThan:
-				t.Fatalf("seed %d, run %d: QUIC %v after it lost %g, while TCP loses %g", seed, run, now.Sub(was.worseAt), was.worse, s.start.ratio())
-			case s.quic && s.bad > worseSamples && s.udp.ratio() > max(worseLoss, worseThan*s.start.ratio()):
-				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.start.ratio())
-			case quic && !s.quic && s.doubt:
-				t.Fatalf("seed %d, run %d: in doubt of a transport that is not in use", seed, run)
+			case s.quic && !quic && !was.rejectedAt.IsZero() && now.Sub(was.rejectedAt) < lossBackoff && s.baseline.ratio() < was.rejectedLoss/maxLossFactor:
+				t.Fatalf("seed %d, run %d: QUIC %v after it lost %g, while TCP loses %g", seed, run, now.Sub(was.rejectedAt), was.rejectedLoss, s.baseline.ratio())
+			case s.quic && s.excessSamples > maxExcessSamples && s.udp.ratio() > max(minExcessLoss, maxLossFactor*s.baseline.ratio()):
+				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.baseline.ratio())
+			case quic && !s.quic && s.probePending:
+				t.Fatalf("seed %d, run %d: a probe is pending for a transport that is not in use", seed, run)
 			case s.failing(now) && (s.transport() != lines.TCP || s.cause == ""):
 				t.Fatalf("seed %d, run %d: QUIC fails, and new sessions use %s: %s", seed, run, s.transport(), s.reason(now))
 			case lastIn(settled, now, time.Hour) > 12:
 				t.Fatalf("seed %d, run %d: %d changes in an hour", seed, run, lastIn(settled, now, time.Hour))
-			case lastIn(all, now, udpPause) > 4*maxLosses+2*lastIn(suspects, now, udpPause):
-				t.Fatalf("seed %d, run %d: %d changes in %v, doubts among them", seed, run, lastIn(all, now, udpPause), udpPause)
+			case lastIn(all, now, quicBackoff) > 4*maxFailures+2*lastIn(requests, now, quicBackoff):
+				t.Fatalf("seed %d, run %d: %d changes in %v with pending probes", seed, run, lastIn(all, now, quicBackoff), quicBackoff)
 			}
 			if s.reason(now) == "" {
 				t.Fatalf("seed %d, run %d: no reason", seed, run)
@@ -404,7 +407,7 @@ func (l *randomLine) run(d time.Duration, tcpLoss, quicLoss float64, first bool)
 			l.sample(l.now, sample(tcpLoss), lineSample{})
 		}
 		if l.wantsProbe(l.now) {
-			l.shook(l.now, 90*msec, nil)
+			l.handshakeDone(l.now, 90*msec, nil)
 		}
 		if l.quic != quic {
 			if l.changes++; first {
@@ -440,13 +443,13 @@ func TestSelectorStaysWhileLineLosesPackets(t *testing.T) {
 			continue
 		}
 		// quic-go counts a small part of what connections with little traffic lose.
-		if l.run(24*time.Hour, loss, loss/20, false); time.Duration(l.changes-1) > 2*24*time.Hour/(lineClean+udpPause)+1 {
+		if l.run(24*time.Hour, loss, loss/20, false); time.Duration(l.changes-1) > 2*24*time.Hour/(noLossPeriod+quicBackoff)+1 {
 			t.Errorf("seed %d, run %d: %d changes in a day at %g loss, of which QUIC counts little", seed, run, l.changes-1, loss)
 		}
 		if !l.quic {
 			l.run(6*time.Hour, loss, loss, true)
 		}
-		if l.run(lineClean+udpPause, loss, 0, true); l.quic {
+		if l.run(noLossPeriod+quicBackoff, loss, 0, true); l.quic {
 			t.Errorf("seed %d, run %d: QUIC after more than an hour without loss", seed, run)
 		}
 		if l.run(24*time.Hour, 0, 0, true); l.quic {

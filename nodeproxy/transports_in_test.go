@@ -30,14 +30,14 @@ import (
 // onQUIC returns transports that use QUIC to west.
 func onQUIC() (t *transports, moved *[]bool) {
 	t, moved = newTransports(zerolog.Nop()), new([]bool)
-	t.moved = func(_ string, quic bool) { *moved = append(*moved, quic) }
-	t.uses("west", origin{})
-	t.input("west", func(s *selected, now time.Time) {
+	t.onChange = func(_ string, quic bool) { *moved = append(*moved, quic) }
+	t.transportFor("west", origin{})
+	t.update("west", func(s *networkTransport, now time.Time) {
 		for range 3 {
 			s.sample(now, lineSample{rtt: 40 * time.Millisecond, minRTT: 40 * time.Millisecond, segments: 1000, lost: 10}, lineSample{})
 		}
 	})
-	t.shook("west", 80*time.Millisecond, nil)
+	t.handshakeDone("west", 80*time.Millisecond, nil)
 	return t, moved
 }
 
@@ -67,66 +67,66 @@ func TestTransportToNetwork(t *testing.T) {
 	}
 }
 
-// A failure of this host says nothing of UDP, and neither does a session that its peer has closed.
-func TestTransportsIgnoreWhatIsNoUDPFailure(t *testing.T) {
+// Failures of this host, and sessions closed by the peer, are no failures of UDP.
+func TestTransportsIgnoreOtherFailures(t *testing.T) {
 	x, moved := onQUIC()
-	x.shook("west", 0, &dialError{localfault.New(syscall.EMFILE)})
-	x.closed("west", "west/gw", &hbone.GoAwayError{})
-	x.closed("west", "west/gw", nil)
-	x.closed("west", "west/gw", hbone.ErrSettingsTimeout) // of a gateway that has not settled
-	if got, why := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
+	x.handshakeDone("west", 0, &dialError{localfault.New(syscall.EMFILE)})
+	x.sessionClosed("west", "west/gw", &hbone.GoAwayError{})
+	x.sessionClosed("west", "west/gw", nil)
+	x.sessionClosed("west", "west/gw", hbone.ErrSettingsTimeout) // of a gateway that has not settled
+	if got, why := x.current("west"); got != lines.QUIC || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want QUIC", got, why, *moved)
 	}
-	x.closed("west", "west/gw", hbone.ErrPingTimeout)
-	if got, why := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+	x.sessionClosed("west", "west/gw", hbone.ErrPingTimeout)
+	if got, why := x.current("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want TCP for new sessions after one has timed out", got, why, *moved)
 	}
-	x.shook("west", 0, errors.New("no answer"))
-	if got, why := x.now("west"); got != lines.TCP || len(*moved) != 2 {
+	x.handshakeDone("west", 0, errors.New("no answer"))
+	if got, why := x.current("west"); got != lines.TCP || len(*moved) != 2 {
 		t.Errorf("%s (%s), moved %v; want TCP after a probe has failed", got, why, *moved)
 	}
 }
 
-// All sessions with a gateway that is lost stall, and end. UDP to another gateway passes.
+// All sessions with a stopped gateway stall and close. UDP to another gateway passes.
 func TestLostGatewayIsNoUDPFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
 		runTransports(t, u, func(x *transports) {
 			time.Sleep(time.Minute)
 			for range 20 {
-				x.suspect("west")
+				x.requestProbe("west")
 				time.Sleep(time.Second)
-				if got, why := x.now("west"); got != lines.QUIC {
+				if got, why := x.current("west"); got != lines.QUIC {
 					t.Fatalf("%s (%s); want QUIC by another gateway", got, why)
 				}
 			}
 			for range 20 {
-				x.closed("west", "west/gw-1", hbone.ErrPingTimeout)
+				x.sessionClosed("west", "west/gw-1", hbone.ErrPingTimeout)
 			}
 			time.Sleep(time.Second)
-			if got, why := x.now("west"); got != lines.QUIC {
+			if got, why := x.current("west"); got != lines.QUIC {
 				t.Errorf("%s (%s); want QUIC by another gateway", got, why)
 			}
-			for range maxLosses {
-				time.Sleep(lostTogether)
-				x.closed("west", "west/gw-2", hbone.ErrPingTimeout)
+			for range maxFailures {
+				time.Sleep(gatewayFailureWindow)
+				x.sessionClosed("west", "west/gw-2", hbone.ErrPingTimeout)
 			}
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "were lost") {
-				t.Errorf("%s (%s); want TCP, since sessions are lost again and again", got, why)
+			if got, why := x.current("west"); got != lines.TCP || !strings.Contains(why, "were lost") {
+				t.Errorf("%s (%s); want TCP, since sessions fail repeatedly", got, why)
 			}
 		})
 	})
 }
 
-// After a doubt sessions that were opened over TCP meanwhile are replaced.
-func TestTransportsMoveAfterDoubt(t *testing.T) {
+// After a probe, sessions that were opened over TCP meanwhile are replaced.
+func TestTransportsReturnAfterProbe(t *testing.T) {
 	x, moved := onQUIC()
-	x.suspect("west")
-	if got, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+	x.requestProbe("west")
+	if got, _ := x.current("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s, moved %v; want TCP for new sessions alone", got, *moved)
 	}
-	x.shook("west", 80*time.Millisecond, nil)
-	if got, _ := x.now("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
+	x.handshakeDone("west", 80*time.Millisecond, nil)
+	if got, _ := x.current("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
 		t.Errorf("%s, moved %v; want QUIC again", got, *moved)
 	}
 }
@@ -156,8 +156,8 @@ func TestSampleOfCountsSinceTheLast(t *testing.T) {
 func TestLossIsRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x, s, total := newTransports(zerolog.Nop()), new(hbone.Session), lineTotals{}
-		x.moved = func(string, bool) {}
-		x.uses("west", origin{})
+		x.onChange = func(string, bool) {}
+		x.transportFor("west", origin{})
 		open := func() map[string]map[*hbone.Session]lineTotals {
 			return map[string]map[*hbone.Session]lineTotals{"west": {s: total}, "south": {}}
 		}
@@ -174,7 +174,7 @@ func TestLossIsRecent(t *testing.T) {
 			if step.samples == 0 {
 				total.sent, total.lost = 1000, step.lost
 			}
-			x.input("west", func(s *selected, now time.Time) { s.use(now, !s.quic) })
+			x.update("west", func(s *networkTransport, now time.Time) { s.use(now, !s.quic) })
 			got := x.losses(open())
 			if l := got["west"].tcp.share(); l == nil || math.Abs(*l-step.want) > step.want/50 {
 				t.Errorf("step %d: loss %v, want %g", i, l, step.want)
@@ -189,13 +189,13 @@ func TestLossIsRecent(t *testing.T) {
 	})
 }
 
-// Changes of the transport are counted, but not that to TCP for a doubt.
+// Changes of the transport are counted, but not that to TCP while a probe is pending.
 func TestTransportChangesAreCounted(t *testing.T) {
 	x, _ := onQUIC()
-	x.suspect("west")
-	x.shook("west", 80*time.Millisecond, nil)
-	x.shook("west", 0, errors.New("no answer"))
-	x.shook("west", 0, errors.New("no answer"))
+	x.requestProbe("west")
+	x.handshakeDone("west", 80*time.Millisecond, nil)
+	x.handshakeDone("west", 0, errors.New("no answer"))
+	x.handshakeDone("west", 0, errors.New("no answer"))
 	for transport, want := range map[string]float64{lines.QUIC: 1, lines.TCP: 1} {
 		if n := testutil.ToFloat64(x.changes.WithLabelValues("west", transport)); n != want {
 			t.Errorf("%g changes to %s, want %g", n, transport, want)
@@ -254,8 +254,8 @@ func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (tim
 func runTransports(t *testing.T, u *probedPath, test func(x *transports)) int64 {
 	var changes atomic.Int64
 	x := newTransports(zerolog.Nop())
-	x.probe, x.moved = u.probe, func(string, bool) { changes.Add(1) }
-	x.uses("west", origin{})
+	x.probe, x.onChange = u.probe, func(string, bool) { changes.Add(1) }
+	x.transportFor("west", origin{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	s, total := new(hbone.Session), 0.
@@ -297,19 +297,19 @@ func TestPodsWithoutUDPUseTCPAlone(t *testing.T) {
 			for minute := range 60 {
 				for i := range 10 {
 					pod := origin{from: fmt.Sprintf("blocked-%d", i)}
-					if x.uses("west", pod) == lines.QUIC {
+					if x.transportFor("west", pod) == lines.QUIC {
 						tries++
 						time.Sleep(500 * time.Millisecond)
-						x.suspect("west") // TCP is open
+						x.requestProbe("west") // TCP is open
 						time.Sleep(500 * time.Millisecond)
-						x.missed("west", pod, errors.New("no answer"))
+						x.handshakeFailed("west", pod, errors.New("no answer"))
 					}
 				}
 				time.Sleep(time.Minute)
-				if x.uses("west", origin{from: "pod"}) == lines.QUIC {
+				if x.transportFor("west", origin{from: "pod"}) == lines.QUIC {
 					others++
 				}
-				if _, why := x.now("west"); minute == 5 && !strings.Contains(why, "QUIC failed from 10 workloads") {
+				if _, why := x.current("west"); minute == 5 && !strings.Contains(why, "QUIC failed from 10 workloads") {
 					t.Errorf("the reason is %q; want the workloads without UDP", why)
 				}
 			}
@@ -326,10 +326,10 @@ func TestOnlyPodWithoutUDP(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
 		runTransports(t, u, func(x *transports) {
 			for i := range 10 * maxSources {
-				x.uses("west", origin{from: fmt.Sprintf("blocked-%d", i)})
+				x.transportFor("west", origin{from: fmt.Sprintf("blocked-%d", i)})
 			}
 			time.Sleep(time.Minute)
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
+			if got, why := x.current("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
 				t.Errorf("%s (%s); want TCP", got, why)
 			}
 		})
@@ -344,7 +344,7 @@ func TestProbeWithoutResultWaits(t *testing.T) {
 			time.Sleep(time.Minute)
 			before := u.count()
 			u.set(0, errUndeclared)
-			x.suspect("west")
+			x.requestProbe("west")
 			time.Sleep(time.Minute)
 			if n := u.count() - before; n < 2 || n > 7 {
 				t.Errorf("%d probes in a minute; want one at each sample", n)
@@ -358,12 +358,12 @@ func TestThrottledUDPIsLeft(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
 		changes := runTransports(t, u, func(x *transports) {
 			time.Sleep(time.Minute)
-			if got, why := x.now("west"); got != lines.QUIC {
+			if got, why := x.current("west"); got != lines.QUIC {
 				t.Fatalf("%s (%s); want QUIC", got, why)
 			}
 			u.set(700*time.Millisecond, nil)
 			time.Sleep(2 * time.Minute)
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "slow") {
+			if got, why := x.current("west"); got != lines.TCP || !strings.Contains(why, "slow") {
 				t.Errorf("%s (%s); want TCP, since UDP is slow", got, why)
 			}
 			time.Sleep(time.Hour)
@@ -374,7 +374,7 @@ func TestThrottledUDPIsLeft(t *testing.T) {
 	})
 }
 
-// Whatever is observed together, a network has one probe at a time, and TCP for ten minutes after a failure.
+// For random observations a network has one probe at a time, and TCP for ten minutes after a failure.
 func TestTransportsRandomObservations(t *testing.T) {
 	seed := rand.Uint64()
 	for run := range uint64(20) {
@@ -392,30 +392,30 @@ func TestTransportsRandomObservations(t *testing.T) {
 					case 2:
 						u.set(0, errors.New("refused"))
 					case 3, 4:
-						go x.closed("west", "west/gw-"+strconv.Itoa(r.IntN(3)), hbone.ErrPingTimeout)
+						go x.sessionClosed("west", "west/gw-"+strconv.Itoa(r.IntN(3)), hbone.ErrPingTimeout)
 					case 5:
-						go x.shook("west", 80*time.Millisecond, nil)
+						go x.handshakeDone("west", 80*time.Millisecond, nil)
 					case 6:
 						if r.IntN(10) == 0 {
-							x.input("west", func(s *selected, now time.Time) { s.fail(now, "lost") })
+							x.update("west", func(s *networkTransport, now time.Time) { s.fail(now, "lost") })
 							for range 9 {
 								time.Sleep(time.Minute)
-								x.shook("west", 80*time.Millisecond, nil)
-								if x.uses("west", origin{}) != lines.TCP {
+								x.handshakeDone("west", 80*time.Millisecond, nil)
+								if x.transportFor("west", origin{}) != lines.TCP {
 									t.Fatalf("seed %d, run %d: QUIC within ten minutes of a failure", seed, run)
 								}
 							}
 						}
 					case 7:
-						x.uses("west", origin{from: "pod"})
+						x.transportFor("west", origin{from: "pod"})
 					case 8:
-						x.suspect("west")
+						x.requestProbe("west")
 						if r.IntN(2) == 0 {
-							x.overtaken("west")
+							x.handshakeLate("west")
 							break
 						}
 						pod := origin{from: strconv.Itoa(r.IntN(20))}
-						if x.missed("west", pod, errors.New("no answer")); x.uses("west", pod) != lines.TCP {
+						if x.handshakeFailed("west", pod, errors.New("no answer")); x.transportFor("west", pod) != lines.TCP {
 							t.Fatalf("seed %d, run %d: QUIC for a source from which it failed", seed, run)
 						}
 					}
