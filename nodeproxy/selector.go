@@ -26,12 +26,9 @@ type selector struct {
 	rejectedLoss  float64   // share of packets that QUIC lost when it was last left for that
 	rejectedAt    time.Time // when; zero: never since QUIC was last started
 
-	probed time.Time // start of the last probe, or end of the last QUIC handshake
-	slow   int       // consecutive slow QUIC handshakes
-
-	probePending  bool      // QUIC is in use, but new sessions use TCP until the result of a probe
-	failures      int       // failed sessions and late handshakes since failuresSince
-	failuresSince time.Time // start of the last period of quicBackoff in which they are counted
+	probed       time.Time // start of the last probe
+	probePending bool      // QUIC is in use, but new sessions use TCP until a probe succeeds
+	slow         int       // consecutive slow probes
 }
 
 const (
@@ -64,14 +61,12 @@ const (
 
 	// quicBackoff is the least time on TCP after a failure of UDP, and between other changes.
 	quicBackoff = 10 * time.Minute
-	// maxFailures is how many failed sessions and late handshakes in quicBackoff are a failure.
-	maxFailures = 3
-	// maxSlowHandshakes is how many consecutive slow handshakes are a failure: UDP is throttled.
-	maxSlowHandshakes = 3
-	// probeEvery is the pause between probes while QUIC is in use. probeSoon is that after a slow one, and before QUIC is
-	// in use.
-	probeEvery = time.Minute
-	probeSoon  = 10 * time.Second
+	// maxSlowProbes is how many consecutive slow probes are a failure: UDP is throttled.
+	maxSlowProbes = 3
+	// Pauses between the starts of probes: while QUIC is in use, while a probe is pending, and before QUIC is in use.
+	probeEvery   = time.Minute
+	probeAgain   = time.Second
+	probeToStart = 10 * time.Second
 )
 
 // lineSample are statistics of the open sessions for small messages to a network, over one transport, since the last sample.
@@ -150,6 +145,9 @@ func (f lineFigures) String() string {
 
 // sample records samples of both transports.
 func (s *selector) sample(now time.Time, tcp, quic lineSample) {
+	if tcp.lost > tcp.segments/2 { // an outage, not the loss of the line
+		tcp.segments, tcp.lost = 0, 0
+	}
 	s.tcp.add(now, tcp)
 	if !s.quic {
 		return
@@ -162,8 +160,10 @@ func (s *selector) sample(now time.Time, tcp, quic lineSample) {
 		s.excessSamples = 0
 	}
 	if ratio := s.udp.ratio(); s.excessSamples >= maxExcessSamples && ratio >= limit {
+		started := s.changed
 		s.rejectedLoss, s.rejectedAt = ratio, now
 		s.fail(now, fmt.Sprintf("QUIC lost %.2g %% of its packets, TCP %.2g %%", 100*ratio, 100*s.baseline.ratio()))
+		s.changed = started // if the line has become worse, TCP also shows it, and QUIC is started again
 		return
 	}
 	if tcp.lost+quic.lost > 0 && cmp.Or(s.udp.minRTT, s.tcp.minRTT) >= quicRTT/2 {
@@ -181,7 +181,7 @@ func (s *selector) use(now time.Time, quic bool) {
 	}
 	s.quic, s.changed, s.cause, s.lastLoss = quic, now, "", now
 	s.tcp, s.udp = lineFigures{at: s.tcp.at, rtt: s.tcp.rtt, minRTT: s.tcp.minRTT, bbr: s.tcp.bbr}, lineFigures{}
-	s.probePending, s.failures, s.slow, s.excessSamples = false, 0, 0, 0
+	s.probePending, s.slow, s.excessSamples = false, 0, 0
 }
 
 // rtt returns the round-trip time of the transport in use.
@@ -200,76 +200,55 @@ func (s *selector) rejected(now time.Time) bool {
 // backoff returns the rest of the pause after a failure or a change. It is over at 0 or less.
 func (s *selector) backoff(now time.Time) time.Duration { return quicBackoff - now.Sub(s.changed) }
 
-// wantsProbe reports whether a QUIC handshake is to be tried now. The caller sets probed when it starts.
+// wantsProbe reports whether a probe is to start now. The caller sets probed when it starts.
 func (s *selector) wantsProbe(now time.Time) bool {
+	every := probeToStart
 	switch {
 	case s.probePending:
-		return true
-	case s.quic && s.slow == 0:
-		return now.Sub(s.probed) >= probeEvery
+		every = probeAgain
+	case s.quic:
+		every = probeEvery
+	case !s.wantsQUIC(now):
+		return false
 	}
-	return (s.quic || s.wantsQUIC(now)) && now.Sub(s.probed) >= probeSoon
+	return now.Sub(s.probed) >= every
 }
 
 // handshakeTimeout bounds a QUIC handshake. One over slowLimit is slow.
 func (s *selector) handshakeTimeout() time.Duration { return max(time.Second, 4*s.rtt()) }
 func (s *selector) slowLimit() time.Duration        { return 250*time.Millisecond + 3*s.rtt() }
 
-// handshakeDone records the result of a QUIC handshake of a probe or a session. After the first failure while QUIC is in use,
-// a probe decides: the gateway may have stopped.
-func (s *selector) handshakeDone(now time.Time, took time.Duration, err error) {
-	s.probed = now
+// probeDone records the result of a probe, which did a QUIC handshake where TCP had just connected. Only probes decide that UDP
+// fails, since they have a single cause: sessions also fail with their gateway, their client or the whole line.
+func (s *selector) probeDone(now time.Time, took time.Duration, err error) {
 	switch {
-	case err != nil && s.transport() == lines.QUIC:
-		s.sessionFailed(now)
-		return
+	case err != nil && s.quic && !s.probePending:
+		s.probePending = true // confirmed by another one
 	case err != nil:
 		s.fail(now, err.Error())
-		return
-	}
-	s.probePending = false
-	if took > s.slowLimit() {
-		if s.slow++; s.slow >= maxSlowHandshakes {
-			s.slow = 0
-			s.fail(now, fmt.Sprintf("%d QUIC handshakes were slow, the last took %v", maxSlowHandshakes, took.Round(time.Millisecond)))
+	case took > s.slowLimit():
+		s.probePending = s.quic
+		if s.slow++; s.slow >= maxSlowProbes {
+			s.fail(now, fmt.Sprintf("%d QUIC handshakes were slow, the last took %v", s.slow, took.Round(time.Millisecond)))
 		}
-		return
-	}
-	s.slow = 0
-	if !s.quic && s.wantsQUIC(now) {
-		s.use(now, true)
+	default:
+		s.probePending, s.slow = false, 0
+		if !s.quic && s.wantsQUIC(now) {
+			s.use(now, true)
+		}
 	}
 }
 
-// requestProbe records that a QUIC session received no packets for several round trips, or that its handshake is late. Ordinary
-// loss also causes that, and other sources may not be affected. A probe decides.
+// requestProbe records a sign that UDP may fail: a QUIC session got no packets for several round trips or closed for want of
+// them, or its handshake took longer than one over TCP.
 func (s *selector) requestProbe(time.Time) { s.probePending = s.quic }
-
-// sessionFailed records that a QUIC session closed because no packets arrived, or did not open where TCP connects.
-func (s *selector) sessionFailed(now time.Time) {
-	s.requestProbe(now)
-	s.countFailure(now)
-}
-
-// countFailure counts a failed session, or one whose QUIC handshake succeeded after it was open over TCP.
-func (s *selector) countFailure(now time.Time) {
-	if !s.quic {
-		return
-	}
-	if now.Sub(s.failuresSince) >= quicBackoff {
-		s.failuresSince, s.failures = now, 0
-	}
-	if s.failures++; s.failures >= maxFailures {
-		s.fail(now, fmt.Sprintf("%d QUIC sessions were lost or late within %v", maxFailures, quicBackoff))
-	}
-}
 
 // fail records that UDP does not pass.
 func (s *selector) fail(now time.Time, cause string) {
 	if s.quic {
 		s.use(now, false)
 	}
-	s.changed, s.cause = now, cause
+	s.changed, s.cause, s.slow = now, cause, 0
 }
 
 // transport returns the transport of new sessions for small messages.
@@ -282,7 +261,7 @@ func (s *selector) transport() string {
 
 // failing reports whether new sessions use TCP only because QUIC failed.
 func (s *selector) failing(now time.Time) bool {
-	return s.cause != "" && (s.backoff(now) > 0 || s.tcp.unmet() == "")
+	return s.cause != "" && (s.backoff(now) > 0 || s.rejected(now) || s.tcp.unmet() == "")
 }
 
 // reason explains transport to an operator.
@@ -293,14 +272,14 @@ func (s *selector) reason(now time.Time) string {
 		return "QUIC has stalled, UDP is being probed"
 	case s.quic:
 		return "started when " + s.baseline.String()
+	case s.rejected(now):
+		return fmt.Sprintf("QUIC lost %.2g %% of its packets %v ago, it is tried again in %v, or if TCP loses %.2g %%", 100*s.rejectedLoss, now.Sub(s.rejectedAt).Round(time.Minute), s.rejectedAt.Add(lossBackoff).Sub(now).Round(time.Minute), 100*s.rejectedLoss/maxLossFactor)
 	case s.cause != "" && pause > 0:
 		return fmt.Sprintf("UDP failed %v ago (%s), QUIC is tried again in %v at the earliest", (quicBackoff - pause).Round(time.Second), s.cause, pause.Round(time.Second))
 	case s.tcp.at.IsZero():
 		return "TCP is not measured yet"
 	case s.tcp.unmet() != "":
 		return "QUIC needs " + s.tcp.unmet()
-	case s.rejected(now):
-		return fmt.Sprintf("QUIC lost %.2g %% of its packets %v ago, it is tried again in %v, or if TCP loses %.2g %%", 100*s.rejectedLoss, now.Sub(s.rejectedAt).Round(time.Minute), s.rejectedAt.Add(lossBackoff).Sub(now).Round(time.Minute), 100*s.rejectedLoss/maxLossFactor)
 	case pause > 0:
 		return fmt.Sprintf("QUIC is tried in %v at the earliest", pause.Round(time.Second))
 	}

@@ -40,20 +40,19 @@ func burst(segments, lost float64) selectorInput {
 	}
 }
 
-func handshake(took time.Duration) selectorInput {
-	return func(s *selector, now time.Time) { s.handshakeDone(now, took, nil) }
+// passes is a probe that succeeds.
+func passes(took time.Duration) selectorInput {
+	return func(s *selector, now time.Time) {
+		s.probed = now
+		s.probeDone(now, took, nil)
+	}
 }
 
 var (
-	noHandshake = func(s *selector, now time.Time) { s.handshakeDone(now, time.Second, errors.New("no answer")) }
+	noResponse  = func(s *selector, now time.Time) { s.probeDone(now, time.Second, errors.New("no answer")) }
 	probeStarts = func(s *selector, now time.Time) { s.probed = now }
 	stalls      = func(s *selector, now time.Time) { s.requestProbe(now) }
-	fails       = func(s *selector, now time.Time) { s.sessionFailed(now) }
-	late        = func(s *selector, now time.Time) {
-		s.handshakeDone(now, 200*time.Millisecond, nil)
-		s.countFailure(now)
-	}
-	nothing = func(*selector, time.Time) {}
+	nothing     = func(*selector, time.Time) {}
 )
 
 type selectorStep struct {
@@ -71,7 +70,7 @@ func TestSelectorTranscripts(t *testing.T) {
 	onQUIC := []selectorStep{
 		{0, lossy, "tcp probe", "probed"},
 		{0, probeStarts, "tcp", "probed"},
-		{0, handshake(90 * msec), "quic", "lost 1 %"},
+		{0, passes(90 * msec), "quic", "lost 1 %"},
 	}
 	for _, c := range []struct {
 		name  string
@@ -83,7 +82,7 @@ func TestSelectorTranscripts(t *testing.T) {
 		{"no loss", []selectorStep{
 			{0, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 			{10 * min, tcpLine(40*msec, "cubic", 1e6, 0), "tcp", "QUIC needs a loss of 0.01 %"},
-			{11 * min, handshake(80 * msec), "tcp", "QUIC needs a loss of 0.01 %"},
+			{11 * min, passes(80 * msec), "tcp", "QUIC needs a loss of 0.01 %"},
 		}},
 		{"loss that bbr bears", []selectorStep{
 			{0, tcpLine(40*msec, "bbr", 100000, 50), "tcp", "a loss of 0.1 %"},
@@ -121,76 +120,72 @@ func TestSelectorTranscripts(t *testing.T) {
 		{"UDP blocked from the start", []selectorStep{
 			{0, lossy, "tcp probe", ""},
 			{0, probeStarts, "tcp", ""},
-			{1 * time.Second, noHandshake, "tcp failing", "UDP failed 0s ago (no answer)"},
+			{1 * time.Second, noResponse, "tcp failing", "UDP failed 0s ago (no answer)"},
 			{9 * min, lossy, "tcp failing", "again in 1m1s"},
 			{10*min + time.Second, lossy, "tcp failing probe", "probed"},
 			{10*min + time.Second, probeStarts, "tcp failing", ""},
-			{10*min + 2*time.Second, noHandshake, "tcp failing", "UDP failed"},
+			{10*min + 2*time.Second, noResponse, "tcp failing", "UDP failed"},
 			{20*min + 2*time.Second, lossy, "tcp failing probe", ""},
-			{20*min + 2*time.Second, handshake(90 * msec), "quic", ""},
+			{20*min + 2*time.Second, passes(90 * msec), "quic", ""},
 		}},
 		{"a session stalls, UDP passes", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", "stalled"},
-			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{min + 90*msec, passes(90 * msec), "quic", ""},
 		)},
 		{"a session stalls, UDP is blocked", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
+			selectorStep{min + time.Second, noResponse, "tcp failing", "no answer"},
 			selectorStep{10 * min, lossy, "tcp failing", "again in 1m1s"},
 			selectorStep{11*min + time.Second, lossy, "tcp failing probe", ""},
 		)},
 		{"QUIC fails, then TCP loses no packets", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
+			selectorStep{min + time.Second, noResponse, "tcp failing", "no answer"},
 			selectorStep{10 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp failing", "again in 1m1s"},
 			selectorStep{12 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
-		{"sessions fail repeatedly", append(onQUIC[:3:3],
-			selectorStep{min, fails, "tcp probe", ""},
-			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{2 * min, fails, "tcp probe", ""},
-			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{3 * min, fails, "tcp failing", "3 QUIC sessions were lost"},
-			selectorStep{4 * min, handshake(90 * msec), "tcp failing", "3 QUIC sessions were lost"},
-		)},
-		{"sessions stall repeatedly, or handshakes of some sources fail", append(onQUIC[:3:3],
+		{"sessions stall, close or are late repeatedly, UDP passes", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", "stalled"},
-			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{min + 90*msec, passes(90 * msec), "quic", ""},
 			selectorStep{2 * min, stalls, "tcp probe", ""},
-			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{2*min + 90*msec, passes(90 * msec), "quic", ""},
 			selectorStep{3 * min, stalls, "tcp probe", ""},
-			selectorStep{3*min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{3*min + 90*msec, passes(90 * msec), "quic", ""},
 			selectorStep{4 * min, stalls, "tcp probe", ""},
-			selectorStep{4*min + 90*msec, handshake(90 * msec), "quic", ""},
-		)},
-		{"a handshake is late, UDP is blocked", append(onQUIC[:3:3],
-			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp failing", "no answer"},
-		)},
-		{"TCP is open before QUIC repeatedly", append(onQUIC[:3:3],
-			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min, late, "quic", ""},
-			selectorStep{2 * min, stalls, "tcp probe", ""},
-			selectorStep{2 * min, late, "quic", ""},
-			selectorStep{3 * min, stalls, "tcp probe", ""},
-			selectorStep{3 * min, late, "tcp failing", "3 QUIC sessions were lost"},
+			selectorStep{4*min + 90*msec, passes(90 * msec), "quic", ""},
 		)},
 		{"one probe fails, the next one does not", append(onQUIC[:3:3],
 			selectorStep{min, nothing, "quic probe", ""},
 			selectorStep{min, probeStarts, "quic", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp probe", "stalled"},
-			selectorStep{min + 2*time.Second, handshake(90 * msec), "quic", ""},
+			selectorStep{min + time.Second, noResponse, "tcp probe", "stalled"},
+			selectorStep{min + 2*time.Second, passes(90 * msec), "quic", ""},
 		)},
 		{"UDP is throttled", append(onQUIC[:3:3],
 			selectorStep{min, probeStarts, "quic", ""},
-			selectorStep{min + 600*msec, handshake(600 * msec), "quic", ""},
-			selectorStep{min + 11*time.Second, nothing, "quic probe", ""},
-			selectorStep{min + 12*time.Second, handshake(700 * msec), "quic", ""},
-			selectorStep{min + 23*time.Second, handshake(800 * msec), "tcp failing", "3 QUIC handshakes were slow, the last took 800ms"},
+			selectorStep{min + 600*msec, passes(600 * msec), "tcp", "stalled"},
+			selectorStep{min + 1600*msec, nothing, "tcp probe", ""},
+			selectorStep{min + 2*time.Second, passes(700 * msec), "tcp", "stalled"},
+			selectorStep{min + 3*time.Second, passes(800 * msec), "tcp failing", "3 QUIC handshakes were slow, the last took 800ms"},
 		)},
+		{"the line or this process pauses", append(onQUIC[:3:3],
+			selectorStep{min, stalls, "tcp probe", ""},
+			selectorStep{min + 600*msec, passes(600 * msec), "tcp", "stalled"},
+			selectorStep{min + 2*time.Second, passes(90 * msec), "quic", ""},
+			selectorStep{5 * min, stalls, "tcp probe", ""},
+			selectorStep{5*min + 600*msec, passes(600 * msec), "tcp", "stalled"},
+			selectorStep{5*min + 2*time.Second, passes(700 * msec), "tcp", "stalled"},
+			selectorStep{5*min + 4*time.Second, passes(90 * msec), "quic", ""},
+		)},
+		{"an outage of a line without loss", []selectorStep{
+			{0, burst(60000, 0), "tcp", "QUIC needs a loss of 0.1 %"},
+			{10 * time.Second, burst(60000, 100), "tcp", "QUIC needs"},
+			{20 * time.Second, burst(80, 75), "tcp", "QUIC needs"},
+			{30 * time.Second, burst(60, 60), "tcp", "QUIC needs"},
+			{40 * time.Second, burst(6000, 80), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+		}},
 		{"a long line is not a throttled one", []selectorStep{
 			{0, tcpLine(300*msec, "bbr", 1000, 10), "tcp probe", ""},
-			{0, handshake(900 * msec), "quic", ""},
+			{0, passes(900 * msec), "quic", ""},
 		}},
 		{"loss goes away", append(onQUIC[:3:3],
 			selectorStep{59 * min, tcpLine(40*msec, "bbr", 1e6, 0), "quic probe", ""},
@@ -200,7 +195,7 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"less loss than at first keeps QUIC", []selectorStep{
 			{0, tcpLine(40*msec, "bbr", 1e6, 1100), "tcp probe", ""},
-			{0, handshake(90 * msec), "quic", ""},
+			{0, passes(90 * msec), "quic", ""},
 			{30 * min, tcpLine(40*msec, "bbr", 1e6, 500), "quic probe", ""},
 			{31 * min, tcpLine(40*msec, "bbr", 1e6, 500), "quic probe", ""},
 		}},
@@ -227,16 +222,16 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"QUIC loses far more than TCP did", append(onQUIC[:3:3],
 			selectorStep{min, quicLine(5, 100, 8), "quic probe", "TCP with bbr lost 1 %"},
-			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp failing", "UDP failed 0s ago (QUIC lost 8 % of its packets, TCP 1 %)"},
+			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp failing", "QUIC lost 8 % of its packets 0s ago, it is tried again in 6h0m0s, or if TCP loses 2 %"},
 			selectorStep{30 * min, lossy, "tcp failing", "QUIC lost 8 % of its packets 29m0s ago, it is tried again in 5h31m0s, or if TCP loses 2 %"},
 			selectorStep{6*time.Hour + 2*min, lossy, "tcp failing probe", "probed"},
-			selectorStep{6*time.Hour + 2*min, handshake(90 * msec), "quic", ""},
+			selectorStep{6*time.Hour + 2*min, passes(90 * msec), "quic", ""},
 		)},
 		{"the line loses far more than before", append(onQUIC[:3:3],
-			selectorStep{min, quicLine(6, 100, 8), "tcp failing", "QUIC lost 8 %"},
-			selectorStep{30 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp failing probe", "probed"},
-			selectorStep{30 * min, handshake(90 * msec), "quic", ""},
-			selectorStep{31 * min, quicLine(20, 100, 8), "quic probe", "TCP with bbr lost 8 %"},
+			selectorStep{20 * min, quicLine(6, 100, 8), "tcp failing", "QUIC lost 8 %"},
+			selectorStep{21 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp failing probe", "probed"},
+			selectorStep{21 * min, passes(90 * msec), "quic", ""},
+			selectorStep{22 * min, quicLine(20, 100, 8), "quic probe", "TCP with bbr lost 8 %"},
 		)},
 		{"an outage is no rate limit", append(onQUIC[:3:3],
 			selectorStep{min, quicLine(2, 100, 50), "quic probe", ""},
@@ -245,16 +240,16 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"QUIC loses more than TCP did, but little", append(onQUIC[:2:2],
 			selectorStep{0, tcpLine(40*msec, "bbr", 9000, 0), "tcp", "probed"},
-			selectorStep{time.Second, handshake(90 * msec), "quic", ""},
+			selectorStep{time.Second, passes(90 * msec), "quic", ""},
 			selectorStep{min, quicLine(20, 1000, 19), "quic", "TCP with bbr lost"},
 		)},
 		{"a longer path has slower handshakes", append(onQUIC[:3:3],
 			selectorStep{min, func(s *selector, now time.Time) {
 				s.sample(now, lineSample{}, lineSample{rtt: 300 * msec, minRTT: 300 * msec, segments: 100, lost: 1})
 			}, "quic probe", ""},
-			selectorStep{min, handshake(900 * msec), "quic", ""},
-			selectorStep{3 * min, handshake(900 * msec), "quic", ""},
-			selectorStep{5 * min, handshake(900 * msec), "quic", ""},
+			selectorStep{min, passes(900 * msec), "quic", ""},
+			selectorStep{3 * min, passes(900 * msec), "quic", ""},
+			selectorStep{5 * min, passes(900 * msec), "quic", ""},
 		)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -293,16 +288,10 @@ func TestSelectorRandomSchedules(t *testing.T) {
 			now = now.Add(time.Duration(r.Int64N(int64(time.Minute))))
 			before, quic, was := s.transport(), s.quic, s
 			opens := false // the input allows a change to QUIC
-			switch r.IntN(13) {
+			switch r.IntN(12) {
 			case 0:
 				requests = append(requests, now)
 				s.requestProbe(now)
-			case 12:
-				if r.IntN(2) == 0 {
-					s.sessionFailed(now)
-				} else {
-					s.countFailure(now)
-				}
 			case 1:
 				if r.IntN(20) == 0 {
 					s.fail(now, "lost")
@@ -313,11 +302,11 @@ func TestSelectorRandomSchedules(t *testing.T) {
 					s.probed = now
 				}
 				if r.IntN(4) == 0 {
-					s.handshakeDone(now, time.Second, errors.New("no answer"))
+					s.probeDone(now, time.Second, errors.New("no answer"))
 				} else {
 					took := time.Duration(r.Int64N(int64(600 * msec)))
 					opens = took <= s.slowLimit()
-					s.handshakeDone(now, took, nil)
+					s.probeDone(now, took, nil)
 				}
 			default:
 				rtt := time.Duration(r.Int64N(int64(100 * msec)))
@@ -337,7 +326,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				}
 				s.sample(now, x, y)
 			}
-			failures := s.cause != "" && s.changed != was.changed
+			failures := s.cause != "" && (s.changed != was.changed || s.rejectedAt == now)
 			if after := s.transport(); after != before {
 				all = append(all, now)
 			}
@@ -367,7 +356,7 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: QUIC fails, and new sessions use %s: %s", seed, run, s.transport(), s.reason(now))
 			case lastIn(settled, now, time.Hour) > 12:
 				t.Fatalf("seed %d, run %d: %d changes in an hour", seed, run, lastIn(settled, now, time.Hour))
-			case lastIn(all, now, quicBackoff) > 4*maxFailures+2*lastIn(requests, now, quicBackoff):
+			case lastIn(all, now, quicBackoff) > 4*maxSlowProbes+2*lastIn(requests, now, quicBackoff):
 				t.Fatalf("seed %d, run %d: %d changes in %v with pending probes", seed, run, lastIn(all, now, quicBackoff), quicBackoff)
 			}
 			if s.reason(now) == "" {
@@ -407,7 +396,7 @@ func (l *randomLine) run(d time.Duration, tcpLoss, quicLoss float64, first bool)
 			l.sample(l.now, sample(tcpLoss), lineSample{})
 		}
 		if l.wantsProbe(l.now) {
-			l.handshakeDone(l.now, 90*msec, nil)
+			l.probeDone(l.now, 90*msec, nil)
 		}
 		if l.quic != quic {
 			if l.changes++; first {

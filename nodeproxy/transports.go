@@ -20,15 +20,16 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
 
 // transports has a selector for each network that is used with lines.transport: auto, until discovery lists no gateway of
 // the network. Safe for concurrent use.
 type transports struct {
 	log zerolog.Logger
-	// probe does QUIC handshakes with gateways of a network, as the sources in turn, until one succeeds. It returns how long
-	// that one took.
-	probe func(ctx context.Context, network string, sources []origin) (time.Duration, error)
+	// probe does QUIC handshakes with gateways of a network until one succeeds. It returns how long that one took. If there is
+	// no result, the error is errUndeclared.
+	probe func(ctx context.Context, network string) (time.Duration, error)
 	// onChange is called when new sessions use QUIC again, and when they no longer do, but not while a probe is pending.
 	onChange func(network string, quic bool)
 
@@ -49,10 +50,14 @@ type lineLosses struct{ tcp, quic lineFigures }
 // networkTransport is the transport to one network.
 type networkTransport struct {
 	selector
-	sources  []origin             // of the last sessions for small messages, latest first, each origin.from once; replaced, not changed
-	failed   map[string]time.Time // when QUIC last failed from a captured pod where TCP connected, by origin.from
-	failedAt map[string]time.Time // when a session last failed, by picker.GatewayKey
-	probing  bool                 // a probe is planned or in flight
+	failed  map[udpPath]time.Time // when QUIC last failed where TCP connected
+	probing bool                  // a probe is planned or in flight
+}
+
+// udpPath is one way that UDP may be blocked while others pass: a NetworkPolicy is for a pod, and lines.transport for a gateway.
+type udpPath struct {
+	from    string // UID of the captured workload; empty: this process
+	gateway string // picker.GatewayKey
 }
 
 // lineTotals are statistics of the connection of a session since it was opened.
@@ -76,76 +81,55 @@ func newTransports(log zerolog.Logger) *transports {
 	}
 }
 
-// maxSources is how many sources of the latest sessions to a network are probed from. A NetworkPolicy or a firewall may block
-// UDP from a single pod.
-const maxSources = 3
-
 // of returns the state of a network, an initial one if the network is not in use. The caller holds mu.
 func (t *transports) of(network string) *networkTransport {
 	if x := t.by[network]; x != nil {
 		return x
 	}
-	return &networkTransport{failed: map[string]time.Time{}, failedAt: map[string]time.Time{}}
+	return &networkTransport{failed: map[udpPath]time.Time{}}
 }
 
-// transportFor returns the transport of a new session of source for small messages.
-func (t *transports) transportFor(network string, source origin) string {
+// transportFor returns the transport of a new session of source with g for small messages.
+func (t *transports) transportFor(g *mesh.Gateway, source origin) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.of(network)
-	t.by[network] = x
-	if x.failedFrom(source.from, time.Now()) {
+	x := t.of(g.Network)
+	t.by[g.Network] = x
+	if x.pathFailing(udpPath{source.from, picker.GatewayKey(g)}, time.Now()) {
 		return lines.TCP
-	}
-	if len(x.sources) == 0 || x.sources[0] != source {
-		others := x.without(source.from)
-		x.sources = append([]origin{source}, others[:min(len(others), maxSources-1)]...)
 	}
 	return x.transport()
 }
 
-// without returns the sources except one.
-func (x *networkTransport) without(from string) []origin {
-	return slices.DeleteFunc(slices.Clone(x.sources), func(o origin) bool { return o.from == from })
+// pathFailing reports whether new sessions by path use TCP, though others may use QUIC.
+func (x *networkTransport) pathFailing(path udpPath, now time.Time) bool {
+	return now.Sub(x.failed[path]) < quicBackoff
 }
 
-// failedFrom reports whether new sessions of a source use TCP, though others may use QUIC.
-func (x *networkTransport) failedFrom(from string, now time.Time) bool {
-	return now.Sub(x.failed[from]) < quicBackoff
+// handshakeFailed records that a QUIC handshake of source with g failed, and one over TCP did not. New sessions on that path use
+// TCP for quicBackoff.
+func (t *transports) handshakeFailed(g *mesh.Gateway, source origin, err error) {
+	path := udpPath{source.from, picker.GatewayKey(g)}
+	t.update(g.Network, func(x *networkTransport, now time.Time) { x.failed[path] = now })
+	t.log.Info().Str("network", g.Network).Str("gateway", g.Name).Str("workload", source.from).Err(err).Msg("QUIC handshake failed, TCP used")
 }
 
-// handshakeFailed records that a QUIC handshake failed from a source, where TCP connected. New sessions of that captured pod use TCP
-// for quicBackoff. Probes are from others then, if there are any.
-func (t *transports) handshakeFailed(network string, source origin, err error) {
-	if source.from == "" { // the only source
-		t.update(network, (*networkTransport).sessionFailed)
-		return
-	}
-	t.update(network, func(x *networkTransport, now time.Time) {
-		x.failed[source.from] = now
-		if others := x.without(source.from); len(others) > 0 {
-			x.sources = others
-		}
-	})
-	t.log.Info().Str("network", network).Str("workload", source.from).Err(err).Msg("QUIC handshake failed, workload uses TCP")
-}
-
-// current returns the transport and its reason. The reason is empty for a network that is not in use.
+// current returns the transport and its reason. Both are empty for a network that is not in use.
 func (t *transports) current(network string) (transport, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.by[network]
 	if x == nil {
-		return lines.TCP, ""
+		return "", ""
 	}
 	now, n := time.Now(), 0
-	for from := range x.failed {
-		if x.failedFrom(from, now) {
+	for path := range x.failed {
+		if x.pathFailing(path, now) {
 			n++
 		}
 	}
 	if transport, reason = x.transport(), x.reason(now); transport == lines.QUIC && n > 0 {
-		reason += fmt.Sprintf("; QUIC failed from %d workloads, which use TCP", n)
+		reason += fmt.Sprintf("; QUIC failed on %d paths from a workload to a gateway, which use TCP", n)
 	}
 	return transport, reason
 }
@@ -157,11 +141,17 @@ func (t *transports) failing(network string) bool {
 	return t.of(network).failing(time.Now())
 }
 
-// failedFrom is networkTransport.failedFrom for a network.
+// failedFrom reports whether QUIC failed from a captured workload, or from this process, to any gateway of a network.
 func (t *transports) failedFrom(network, from string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.of(network).failedFrom(from, time.Now())
+	x, now := t.of(network), time.Now()
+	for path := range x.failed {
+		if path.from == from && x.pathFailing(path, now) {
+			return true
+		}
+	}
+	return false
 }
 
 // networks returns the networks in use.
@@ -194,10 +184,10 @@ func (t *transports) update(network string, f func(x *networkTransport, now time
 	}
 }
 
-// handshakeDone records the result of a QUIC handshake.
-func (t *transports) handshakeDone(network string, took time.Duration, err error) {
+// probeDone records the result of a probe. A local failure is none.
+func (t *transports) probeDone(network string, took time.Duration, err error) {
 	if err == nil || countsAgainstUDP(err) {
-		t.update(network, func(x *networkTransport, now time.Time) { x.handshakeDone(now, took, err) })
+		t.update(network, func(x *networkTransport, now time.Time) { x.probeDone(now, took, err) })
 	}
 }
 
@@ -207,31 +197,9 @@ func countsAgainstUDP(err error) bool {
 	return b != blameLocal && b != blameOwn && !errors.Is(err, errUndeclared)
 }
 
-// gatewayFailureWindow is how long failed sessions with one gateway count once. If the gateway fails, all of them close within
-// that time.
-const gatewayFailureWindow = 30 * time.Second
-
-// requestProbe records that a QUIC session stalls, or that one was open over TCP before it was over QUIC.
+// requestProbe is selector.requestProbe for a network.
 func (t *transports) requestProbe(network string) {
 	t.update(network, (*networkTransport).requestProbe)
-}
-
-// handshakeLate records that the QUIC handshake of a session succeeded after it was open over TCP.
-func (t *transports) handshakeLate(network string) {
-	t.update(network, (*networkTransport).countFailure)
-}
-
-// sessionClosed records that a QUIC session with a gateway has closed with err. A gateway that has just started may be slow.
-func (t *transports) sessionClosed(network, gateway string, err error) {
-	if !isTimeout(err) || errors.Is(err, hbone.ErrSettingsTimeout) {
-		return
-	}
-	t.update(network, func(x *networkTransport, now time.Time) {
-		if now.Sub(x.failedAt[gateway]) >= gatewayFailureWindow {
-			x.failedAt[gateway] = now
-			x.sessionFailed(now)
-		}
-	})
 }
 
 // handshakeTimeout bounds a QUIC handshake.
@@ -250,8 +218,7 @@ func (t *transports) retain(snap *mesh.Snapshot) {
 		if len(snap.Gateways(network)) == 0 {
 			delete(t.by, network)
 		}
-		maps.DeleteFunc(x.failed, func(from string, _ time.Time) bool { return !x.failedFrom(from, now) })
-		maps.DeleteFunc(x.failedAt, func(_ string, at time.Time) bool { return now.Sub(at) >= gatewayFailureWindow })
+		maps.DeleteFunc(x.failed, func(path udpPath, _ time.Time) bool { return !x.pathFailing(path, now) })
 	}
 }
 
@@ -276,8 +243,8 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 		case <-t.wake:
 		}
 		for _, network := range t.networks() {
-			if sources, wait, ok := t.planProbe(network, time.Now()); ok {
-				probes.Go(func() { t.runProbe(ctx, network, sources, wait) })
+			if wait, ok := t.planProbe(network, time.Now()); ok {
+				probes.Go(func() { t.runProbe(ctx, network, wait) })
 			}
 		}
 	}
@@ -331,45 +298,45 @@ func sampleOf(open, before map[*hbone.Session]lineTotals) (tcp, quic lineSample)
 	return tcp, quic
 }
 
-// planProbe reports whether to probe a network now, as which sources, and after what wait. Waits are random, so that node proxies
-// do not probe together.
-func (t *transports) planProbe(network string, now time.Time) (sources []origin, wait time.Duration, ok bool) {
+// planProbe reports whether to probe a network now, and after what wait. Waits are random, so that node proxies do not probe
+// together.
+func (t *transports) planProbe(network string, now time.Time) (wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.of(network)
 	if x.probing || !x.wantsProbe(now) {
-		return nil, 0, false
+		return 0, false
 	}
 	if !x.probePending {
 		wait = rand.N(sampleEvery)
 	}
 	x.probing, x.probed = true, now.Add(wait)
-	return x.sources, wait, true
+	return wait, true
 }
 
 // runProbe runs a planned probe.
-func (t *transports) runProbe(ctx context.Context, network string, sources []origin, wait time.Duration) {
+func (t *transports) runProbe(ctx context.Context, network string, wait time.Duration) {
 	if !pause(ctx, wait) {
 		return
 	}
-	took, err := t.probe(ctx, network, sources)
+	took, err := t.probe(ctx, network)
 	t.mu.Lock()
 	t.of(network).probing = false
 	t.mu.Unlock()
 	if ctx.Err() == nil {
-		t.handshakeDone(network, took, err)
+		t.probeDone(network, took, err)
 	}
 }
 
 // transportTo returns the transport of a new session with a gateway of another network: lines.TCP, lines.QUIC, or
 // lines.Auto for QUIC with TCP as the fallback.
-func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
-	switch t := p.cfg.Lines.TransportTo(network); {
+func (p *Proxy) transportTo(g *mesh.Gateway, source origin, bulk bool) string {
+	switch t := p.cfg.Lines.TransportTo(g.Network); {
 	case bulk:
 		return lines.TCP
 	case t != lines.Auto:
 		return t
-	case p.transports.transportFor(network, source) == lines.QUIC:
+	case p.transports.transportFor(g, source) == lines.QUIC:
 		return lines.Auto
 	}
 	return lines.TCP
