@@ -235,8 +235,11 @@ func TestDrainGivesUpWithItsContext(t *testing.T) {
 		if err := r.server.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 7*time.Second {
 			t.Errorf("drain ended with %v after %v", err, time.Since(start))
 		}
-		if r.client.CanOpen() {
-			t.Error("client may still open after GOAWAY")
+		if r.client.CanOpen() || !r.client.Leaving() {
+			t.Error("client may still open after GOAWAY, or is not leaving")
+		}
+		if r.server.Leaving() {
+			t.Error("server is leaving without GOAWAY from the client")
 		}
 		if _, _, err := r.client.Open(t.Context(), &Request{Authority: "a:1"}); !errors.Is(err, ErrRetryable) {
 			t.Errorf("open after GOAWAY: %v, want retryable", err)

@@ -23,7 +23,7 @@ var (
 	trailed = regexp.MustCompile(`(?m) +$`)
 
 	versions = regexp.MustCompile(`version \S+`)
-	measured = regexp.MustCompile(`[0-9]+ connections? \([^)]*\), round trip \S+, \S+ % retransmitted, up to \S+ Mbit/s`)
+	measured = regexp.MustCompile(`[0-9]+ connections? \([^)]*\), round trip \S+, \S+ % lost, up to \S+ Mbit/s`)
 	// Keys and instances are drawn anew each time, and either pod may answer.
 	drawn    = regexp.MustCompile(`ed25519:\S+|fingerprint [0-9a-f]{16}|instance [0-9a-f]{32}`)
 	answered = regexp.MustCompile(`(?m)^hello-[12] 8080$`)
@@ -96,7 +96,7 @@ func TestAgelessFindsAgesOfEveryLength(t *testing.T) {
 	if a, b := ageless("gw-1, version (devel)\n"), ageless("gw-1, version 2db229e\n"); a != b {
 		t.Errorf("%q is not %q", a, b)
 	}
-	if a, b := ageless("line to west: 1 connection (bbr), round trip 600µs, 0 % retransmitted, up to 58000 Mbit/s\n"), ageless("line to west: 2 connections (cubic), round trip 1.2ms, 0.1 % retransmitted, up to 0.5 Mbit/s\n"); a != b {
+	if a, b := ageless("line to west: 1 connection (bbr), round trip 600µs, 0 % lost, up to 58000 Mbit/s\n"), ageless("line to west: 2 connections (cubic), round trip 1.2ms, 0.1 % lost, up to 0.5 Mbit/s\n"); a != b {
 		t.Errorf("%q is not %q", a, b)
 	}
 	const want = "80  2  0s  pod (refused, 0s)"

@@ -38,7 +38,9 @@ func (p *Proxy) measured() []answer.Line {
 					l.Reason = "lines.transports"
 				}
 			default:
-				l.Transport, l.Reason = p.transports.now(network)
+				failing := p.transports.failing(network)
+				l.QUICFailing = &failing
+				l.Transport, l.Reason = p.transports.current(network)
 			}
 		}
 		return l
@@ -61,6 +63,15 @@ func (p *Proxy) measured() []answer.Line {
 			addQUIC(line(networkOf(key)), x)
 		}
 	}
+	for network, loss := range p.transports.losses(p.gatewaySessions()) {
+		l := by[network]
+		if l != nil && l.Connections > 0 {
+			l.Loss = loss.tcp.share()
+		}
+		if l != nil && l.QUIC > 0 {
+			l.QUICLoss = loss.quic.share()
+		}
+	}
 	out := make([]answer.Line, 0, len(by))
 	for _, network := range slices.Sorted(maps.Keys(by)) {
 		out = append(out, *by[network])
@@ -73,16 +84,12 @@ func add(l *answer.Line, i tcp.Info) {
 	l.Congestion[i.Congestion]++
 	l.Connections++
 	l.RTTMicros += (i.RTT.Microseconds() - l.RTTMicros) / int64(l.Connections)
-	l.Segments += i.Segments
-	l.Retransmitted += i.Retransmitted
 	l.BytesPerSecond = max(l.BytesPerSecond, i.DeliveryRate)
 }
 
 func addQUIC(l *answer.Line, x hbone.PipeStats) {
 	l.QUIC++
 	l.QUICRTTMicros += (x.RTT.Microseconds() - l.QUICRTTMicros) / int64(l.QUIC)
-	l.QUICSent += x.Sent
-	l.QUICLost += x.Lost
 }
 
 // lineCollector has gauges of measured, read when they are collected. There are as many as other networks in use.
@@ -91,14 +98,15 @@ type lineCollector struct{ measured func() []answer.Line }
 var (
 	lineConnections = prometheus.NewDesc("isthmus_line_connections", "Open connections to gateways of another network, by transport and congestion control algorithm.", []string{"network", "transport", "congestion"}, nil)
 	lineRTT         = prometheus.NewDesc("isthmus_line_rtt_seconds", "Round-trip time to gateways of another network: mean of the smoothed values of the open connections.", []string{"network", "transport"}, nil)
-	lineLoss        = prometheus.NewDesc("isthmus_line_retransmitted_ratio", "Share of the data to gateways of another network that was retransmitted since the open connections were opened. TCP: data segments, an upper bound of the loss. QUIC: bytes in packets that were lost.", []string{"network", "transport"}, nil)
+	lineLoss        = prometheus.NewDesc("isthmus_line_loss_ratio", "Share of the data to gateways of another network that was lost lately: samples count half after 5 minutes. Connections for bulk are left out. TCP: segments. QUIC: bytes in packets, far too few where connections send few messages.", []string{"network", "transport"}, nil)
 	lineTransport   = prometheus.NewDesc("isthmus_line_transport", "1 for the transport of new sessions for small messages to another network, 0 for the other one. Only with lines.transport quic or auto.", []string{"network", "transport"}, nil)
+	lineFailing     = prometheus.NewDesc("isthmus_line_quic_failing", "1 while new sessions for small messages to another network use TCP because QUIC failed: UDP does not pass, is slow, or loses far more than TCP. Only with lines.transport auto.", []string{"network"}, nil)
 	lineRate        = prometheus.NewDesc("isthmus_line_delivery_rate_bytes", "Bytes per second that gateways of another network acknowledged lately: the most of any open TCP connection. Limited by how much applications send.", []string{"network"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c lineCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{lineConnections, lineRTT, lineLoss, lineRate, lineTransport} {
+	for _, d := range []*prometheus.Desc{lineConnections, lineRTT, lineLoss, lineRate, lineTransport, lineFailing} {
 		out <- d
 	}
 }
@@ -119,14 +127,24 @@ func (c lineCollector) Collect(out chan<- prometheus.Metric) {
 				gauge(lineTransport, value, transport)
 			}
 		}
+		if l.QUICFailing != nil {
+			failing := 0.
+			if *l.QUICFailing {
+				failing = 1
+			}
+			gauge(lineFailing, failing)
+		}
+		for transport, loss := range map[string]*float64{lines.TCP: l.Loss, lines.QUIC: l.QUICLoss} {
+			if loss != nil {
+				gauge(lineLoss, *loss, transport)
+			}
+		}
 		if l.QUIC > 0 {
 			gauge(lineConnections, float64(l.QUIC), lines.QUIC, "newreno") // the only algorithm of quic-go
 			gauge(lineRTT, float64(l.QUICRTTMicros)/1e6, lines.QUIC)
-			gauge(lineLoss, l.QUICLoss(), lines.QUIC)
 		}
 		if l.Connections > 0 {
 			gauge(lineRTT, float64(l.RTTMicros)/1e6, lines.TCP)
-			gauge(lineLoss, l.Loss(), lines.TCP)
 			gauge(lineRate, float64(l.BytesPerSecond))
 		}
 	}

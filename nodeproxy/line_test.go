@@ -54,8 +54,8 @@ func TestLinesAreMeasured(t *testing.T) {
 		t.Fatalf("lines %+v; want one to west, all of its connections with reno", lines)
 	}
 	// A busy machine acknowledges late, so that the kernel may send a segment again.
-	if l := lines[0]; l.Segments == 0 || l.RTTMicros <= 0 || l.RTTMicros > time.Second.Microseconds() || l.Retransmitted > l.Segments/2 {
-		t.Errorf("%+v: want segments, most of them sent once, and a round trip of this machine", l)
+	if l := lines[0]; l.Loss == nil || l.RTTMicros <= 0 || l.RTTMicros > time.Second.Microseconds() || *l.Loss > 0.5 {
+		t.Errorf("%+v: want segments, most of them not lost, and a round trip of this machine", l)
 	}
 	if n := node.Metric(t, `isthmus_line_connections{congestion="reno",network="west",transport="tcp"}`); n != float64(lines[0].Connections) {
 		t.Errorf("isthmus_line_connections is %g, status has %d connections", n, lines[0].Connections)

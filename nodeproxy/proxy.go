@@ -239,7 +239,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.paths = newPaths(p.data, p.checkPath)
 	p.transports = newTransports(log)
-	p.transports.probe, p.transports.moved = p.probeUDP, p.move
+	p.transports.probe, p.transports.onChange = p.probeUDP, p.changeTransport
 	p.registry.MustRegister(p.transports.changes, p.transports.failed)
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)

@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +24,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/mesh"
-	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
@@ -47,7 +49,7 @@ type opened struct {
 
 // dialOuter dials a gateway over a transport, and does the TLS handshake.
 func (p *Proxy) dialOuter(ctx context.Context, source origin, g *mesh.Gateway, over string, to way, protocols ...string) (o opened, err error) {
-	if over == lines.Auto && p.transports.uses(g.Network, source) == lines.TCP { // it may have changed since
+	if over == lines.Auto && p.transports.transportFor(g, source) == lines.TCP { // it may have changed since
 		over = lines.TCP
 	}
 	switch over {
@@ -71,42 +73,33 @@ func (p *Proxy) dialOuter(ctx context.Context, source origin, g *mesh.Gateway, o
 }
 
 // dialEither dials by QUIC, and by TCP if QUIC fails or takes dialStagger. It returns the one that is open first. QUIC has
-// failed if TCP is open and QUIC is not within its patience.
+// failed if TCP is open and QUIC is not within handshakeTimeout.
 func (p *Proxy) dialEither(ctx context.Context, source origin, g *mesh.Gateway, to way, protocols ...string) (opened, error) {
 	expect := []spiffeid.ID{g.Identity}
 	if _, _, err := p.clientTLS(ctx, source.id, expect, protocols...); err != nil { // a certificate may take long
 		return opened{}, err
 	}
 	var mu sync.Mutex
-	var quicDone, tcpOpen bool
+	var quicOpen, tcpOpen bool
 	var quicErr, tcpErr error // quicErr only if it counts against UDP
 	o, err := firstOf(ctx, 2, func(ctx context.Context, i int) (o opened, err error) {
 		if i > 0 {
 			o.t, o.expires, err = p.dialTLS(ctx, hopOuter, source, expect, to.tcp, protocols...)
 			mu.Lock()
 			defer mu.Unlock()
-			if tcpOpen, tcpErr = err == nil, err; tcpOpen && quicErr != nil {
-				p.transports.missed(g.Network, source, quicErr)
+			if tcpOpen, tcpErr = err == nil, err; tcpOpen && !quicOpen {
+				p.transports.requestProbe(g.Network)
 			}
-			if tcpOpen && (!quicDone || quicErr != nil) {
-				p.transports.suspect(g.Network)
+		} else {
+			o.t, o.expires, _, err = p.dialQUIC(p.data, p.transports.handshakeTimeout(g.Network), source, g, to.quic, protocols...) // to its end, for handshakeFailed
+			mu.Lock()
+			defer mu.Unlock()
+			if quicOpen = err == nil; err != nil && countsAgainstUDP(err) {
+				quicErr = err
 			}
-			return o, err
 		}
-		var took time.Duration
-		o.t, o.expires, took, err = p.dialQUIC(p.data, p.transports.patience(g.Network), source, g, to.quic, protocols...) // to its end, as a probe
-		mu.Lock()
-		defer mu.Unlock()
-		quicDone = true
-		if err == nil {
-			p.transports.shook(g.Network, took, nil)
-			if tcpOpen {
-				p.transports.overtaken(g.Network)
-			}
-		} else if isEvidence(err) {
-			if quicErr = err; tcpOpen {
-				p.transports.missed(g.Network, source, err)
-			}
+		if tcpOpen && quicErr != nil {
+			p.transports.handshakeFailed(g, source, quicErr)
 		}
 		return o, err
 	}, func(error) bool { return true }, func(o opened) { o.t.Close() })
@@ -145,7 +138,7 @@ func (p *Proxy) dialQUIC(ctx context.Context, within time.Duration, source origi
 	} else {
 		err = inHandshake(hopOuter, err)
 	}
-	if !errors.Is(ctx.Err(), context.Canceled) && isEvidence(err) {
+	if !errors.Is(ctx.Err(), context.Canceled) && countsAgainstUDP(err) {
 		p.transports.failed.WithLabelValues(g.Network).Inc()
 	}
 	return nil, expiry, 0, err
@@ -182,8 +175,8 @@ func (p *Proxy) startOuter(t transport, g *mesh.Gateway, source origin, expires 
 	if err == nil && !overTCP && p.cfg.Lines.TransportTo(g.Network) == lines.Auto {
 		go func() { // ends with s
 			<-s.Done()
-			if !s.Leaving() { // a load balancer may send its packets elsewhere
-				p.transports.closed(g.Network, picker.GatewayKey(g), s.Err())
+			if err := s.Err(); !s.Leaving() && isTimeout(err) { // with GOAWAY, a load balancer may send its packets elsewhere
+				p.transports.requestProbe(g.Network)
 			}
 		}()
 	}
@@ -196,16 +189,43 @@ func (p *Proxy) silent(k pool.Key, s *hbone.Session) {
 	switch {
 	case ok && s.Leaving():
 	case ok && s.Conn() == nil:
-		p.transports.suspect(networkOf(k))
+		p.transports.requestProbe(networkOf(k))
 	case ok:
 		p.paths.silent(gateway)
 	}
 }
 
-// probeUDP does QUIC handshakes with addresses of gateways of a network, as the sources in turn, until one succeeds. It returns
-// how long that one took. A handshake that fails counts if TCP connects to the same gateway. If none counts, the error is
-// errUndeclared.
-func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) (time.Duration, error) {
+// maxSources is how many sources a probe has. A NetworkPolicy or a firewall may block UDP from a single pod.
+const maxSources = 3
+
+// sourcesOf returns the sources of sessions with gateways of a network, in random order, at most maxSources. Those for which
+// avoid returns true are left out if there are others, and workloads that are no longer captured are always.
+func sourcesOf(sessions iter.Seq2[pool.Key, *hbone.Session], network string, captured, avoid func(from string) bool) []origin {
+	by := map[string]origin{} // by from
+	for key := range sessions {
+		id, err := spiffeid.FromString(key.Source)
+		if err == nil && strings.HasPrefix(key.UID, gatewayUID) && networkOf(key) == network && (key.From == "" || captured(key.From)) {
+			by[key.From] = origin{id, key.From}
+		}
+	}
+	all := slices.Collect(maps.Values(by))
+	if others := slices.DeleteFunc(slices.Clone(all), func(o origin) bool { return avoid(o.from) }); len(others) > 0 {
+		all = others
+	}
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:min(len(all), maxSources)]
+}
+
+// probeUDP probes UDP to a network as sources with open sessions.
+func (p *Proxy) probeUDP(ctx context.Context, network string) (time.Duration, error) {
+	return p.probeUDPFrom(ctx, network, sourcesOf(p.pool.Sessions(), network,
+		func(from string) bool { return p.pods.Get(from) != nil }, func(from string) bool { return p.transports.failedFrom(network, from) }))
+}
+
+// probeUDPFrom does QUIC handshakes with addresses of gateways of a network, as the sources in turn, until one succeeds. It
+// returns how long that one took. One that fails counts if TCP has just connected the same source with the same gateway. If none
+// counts, the error is errUndeclared.
+func (p *Proxy) probeUDPFrom(ctx context.Context, network string, sources []origin) (time.Duration, error) {
 	type target struct {
 		*mesh.Gateway
 		way
@@ -222,25 +242,24 @@ func (p *Proxy) probeUDP(ctx context.Context, network string, sources []origin) 
 		return 0, errUndeclared
 	}
 	rand.Shuffle(len(to), func(i, j int) { to[i], to[j] = to[j], to[i] })
-	within := p.transports.patience(network)
+	within := p.transports.handshakeTimeout(network)
 	var failures [dialsAtFailure]error
 	took, err := firstOf(ctx, len(failures), func(ctx context.Context, i int) (time.Duration, error) {
 		source, x := sources[i%len(sources)], to[i%len(to)]
+		tctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		t, _, err := p.dialTLS(tctx, hopOuter, source, []spiffeid.ID{x.Identity}, x.tcp, "h2")
+		if err != nil {
+			return 0, err
+		}
+		t.Close()
 		t, _, took, err := p.dialQUIC(ctx, within, source, x.Gateway, x.quic, "h2")
 		if err == nil {
 			t.Close()
-			return took, nil
+		} else if countsAgainstUDP(err) {
+			failures[i] = err
 		}
-		tctx, cancel := context.WithTimeout(ctx, within)
-		defer cancel()
-		t, _, tcpErr := p.dialTLS(tctx, hopOuter, source, []spiffeid.ID{x.Identity}, x.tcp, "h2")
-		if tcpErr == nil {
-			t.Close()
-			if isEvidence(err) {
-				failures[i] = err
-			}
-		}
-		return 0, err
+		return took, err
 	}, func(error) bool { return true }, func(time.Duration) {})
 	if err == nil {
 		return took, nil

@@ -5,10 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -67,7 +71,9 @@ func newUDPRig(t *testing.T) *udpRig {
 		session: hbone.DefaultConfig(), dialHop: dialKernel(0)}
 	r.p.paths = newPaths(t.Context(), func(context.Context, string) (*answer.Path, error) { return nil, errUndeclared })
 	r.p.transports, _ = onQUIC()
-	r.p.transports.probe = r.p.probeUDP
+	r.p.transports.probe = func(ctx context.Context, network string) (time.Duration, error) {
+		return r.p.probeUDPFrom(ctx, network, []origin{{id: trust.Workload("other")}})
+	}
 	return r
 }
 
@@ -164,7 +170,7 @@ func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
 	r := newUDPRig(t)
 	at := r.server(true, udpServed)
 	r.gateways([]netip.AddrPort{at})
-	r.cert.delay = 1200 * time.Millisecond // longer than the patience of a handshake
+	r.cert.delay = 1200 * time.Millisecond // longer than handshakeTimeout
 	for what, try := range map[string]func(){
 		"session": func() {
 			o, err := r.dial("shop", at)
@@ -177,13 +183,12 @@ func TestCertificateDelayIsNoSlowHandshake(t *testing.T) {
 			o.Close()
 		},
 		"probe": func() {
-			r.p.transports.try(t.Context(), "west", []origin{{id: trust.Workload("other")}}, 0)
+			r.p.transports.runProbe(t.Context(), "west", 0)
 		},
 	} {
-		before := r.selector()
 		try()
-		if s := r.selector(); s.slow != 0 || s.losses != before.losses || s.cause != "" || s.probed == before.probed {
-			t.Errorf("%s: %d slow handshakes, %d doubts, failure %q; want a quick one", what, s.slow, s.losses, s.cause)
+		if s := r.selector(); s.slow != 0 || s.probePending || s.cause != "" {
+			t.Errorf("%s: %d slow handshakes, a probe is pending: %t, cause %q; want none", what, s.slow, s.probePending, s.cause)
 		}
 	}
 }
@@ -204,42 +209,130 @@ func TestSilentFallbackIsNoQUICFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.p.transports.shook("west", time.Millisecond, nil) // a probe has passed
+		r.p.transports.probeDone("west", time.Millisecond, nil) // a probe has passed
 		r.p.silent(key, s)
-		if got, _ := r.p.transports.now("west"); got != c.want {
+		if got, _ := r.p.transports.current("west"); got != c.want {
 			t.Errorf("a silent session of a dial with UDP %d: new ones use %s, want %s", c.udp, got, c.want)
 		}
 		s.Close(nil)
 	}
 }
 
-// A source from which QUIC fails uses TCP. Others do not.
-func TestFailedHandshakeIsOfItsSource(t *testing.T) {
+// A gateway restarts. It sends GOAWAY, and then no more packets: a load balancer leads those of open sessions to another gateway.
+// That requests no probe. Without GOAWAY, it does.
+func TestRolloutRequestsNoProbe(t *testing.T) {
+	for goAway, want := range map[bool]string{true: lines.QUIC, false: lines.TCP} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &Proxy{cfg: DefaultConfig(), session: hbone.DefaultConfig()}
+			p.cfg.Lines.Transports = map[string]string{"west": lines.Auto}
+			p.transports, _ = onQUIC()
+			outer, inner := hbone.NewPipe(hbone.PipeInfo{})
+			server := hbone.NewServer(inner, hbone.DefaultConfig(), func(ctx context.Context, in *hbone.Incoming) {
+				in.Accept(nil)
+				<-ctx.Done()
+			})
+			go server.Serve(t.Context())
+			s, err := p.startOuter(outer, westGateway, origin{}, time.Now().Add(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.Open(t.Context(), &hbone.Request{Authority: "hello:80"}); err != nil {
+				t.Fatal(err)
+			}
+			if goAway {
+				go server.Drain(t.Context())
+			}
+			synctest.Wait()
+			if p.silent(pool.Key{UID: gatewayUID + "west/gw-1", Address: overQUIC + "192.0.2.1:15008"}, s); goAway {
+				inner.End(hbone.ErrPingTimeout)
+			}
+			synctest.Wait()
+			if got, why := p.transports.current("west"); got != want {
+				t.Errorf("a session that received GOAWAY, %t, is lost: new ones use %s (%s), want %s", goAway, got, why, want)
+			}
+			inner.End(hbone.ErrPingTimeout)
+			<-s.Closed()
+			server.Close(nil)
+			synctest.Wait()
+		})
+	}
+}
+
+// A source from which QUIC to a gateway fails uses TCP to it. Others do not, and it does not to other gateways.
+func TestFailedHandshakeIsOfItsPath(t *testing.T) {
 	r := newUDPRig(t)
-	x := r.p.transports
-	for what, c := range map[string]struct {
-		udp   udp
-		waits bool // until QUIC has failed, TCP is open
-	}{"silent": {udpSilent, true}, "closed": {udpClosed, false}} {
-		o, err := r.dial(what, r.server(true, c.udp))
+	x, gw, other := r.p.transports, r.gateway(), &mesh.Gateway{Name: "gw-2", Network: "west"}
+	for what, u := range map[string]udp{"silent": udpSilent, "closed": udpClosed, "": udpClosed} {
+		o, err := r.p.dialEither(t.Context(), origin{trust.Workload("shop"), what}, gw, way{r.server(true, u), r.server(true, u)}, "h2")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, tcp := o.(*hbone.TLSTransport); !tcp {
-			t.Fatalf("%s: %T, want TCP", what, o)
+		if _, tcp := o.t.(*hbone.TLSTransport); !tcp {
+			t.Fatalf("%q: %T, want TCP", what, o.t)
 		}
-		o.Close()
-		if got := x.uses("west", origin{from: "other"}); got != lines.TCP {
-			t.Errorf("%s: %s before a probe, want TCP", what, got)
+		o.t.Close()
+		if got := x.transportFor(gw, origin{from: "other"}); got != lines.TCP {
+			t.Errorf("%q: %s before a probe, want TCP", what, got)
 		}
 		trust.Eventually(t, "QUIC has failed", func() bool { return x.failedFrom("west", what) })
-		x.shook("west", time.Millisecond, nil) // a probe from another source
-		if own, others := x.uses("west", origin{from: what}), x.uses("west", origin{from: "other"}); own != lines.TCP || others != lines.QUIC {
-			t.Errorf("%s: %s, and %s for others; want TCP and QUIC", what, own, others)
+		x.probeDone("west", time.Millisecond, nil)
+		for path, want := range map[string]string{
+			x.transportFor(gw, origin{from: what}) + " to that gateway":        lines.TCP,
+			x.transportFor(other, origin{from: what}) + " to another gateway":  lines.QUIC,
+			x.transportFor(gw, origin{from: "other"}) + " from another source": lines.QUIC,
+		} {
+			if !strings.HasPrefix(path, want+" ") {
+				t.Errorf("%q: %s, want %s", what, path, want)
+			}
 		}
-		if s := r.selector(); s.losses != 0 || s.cause != "" {
-			t.Errorf("%s: %d doubts, failure %q; want none of the network", what, s.losses, s.cause)
+		if s := r.selector(); s.cause != "" {
+			t.Errorf("%q: cause %q; want no failure of the network", what, s.cause)
 		}
+	}
+}
+
+func sessionsOf(keys []pool.Key) iter.Seq2[pool.Key, *hbone.Session] {
+	return func(yield func(pool.Key, *hbone.Session) bool) {
+		for _, k := range keys {
+			if !yield(k, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Probes are from workloads with open sessions that are still captured, and rather from those without failures.
+func TestProbeSources(t *testing.T) {
+	key := func(network, from string) pool.Key {
+		return pool.Key{Source: trust.Workload("sa").String(), From: from, UID: gatewayUID + network + "/gw-1"}
+	}
+	captured := func(from string) bool { return !strings.HasPrefix(from, "gone") }
+	avoid := func(from string) bool { return strings.HasPrefix(from, "blocked") }
+	for _, c := range []struct {
+		keys []pool.Key
+		want []string
+	}{
+		{nil, nil},
+		{[]pool.Key{key("west", ""), key("north", "a"), {Source: key("", "").Source, From: "b", UID: "pod"}}, []string{""}},
+		{[]pool.Key{key("west", "gone-1"), key("west", "a")}, []string{"a"}},
+		{[]pool.Key{key("west", "gone-1")}, nil},
+		{[]pool.Key{key("west", "blocked-1"), key("west", "a"), key("west", "a")}, []string{"a"}},
+		{[]pool.Key{key("west", "blocked-1"), key("west", "gone-1")}, []string{"blocked-1"}},
+	} {
+		var got []string
+		for _, o := range sourcesOf(sessionsOf(c.keys), "west", captured, avoid) {
+			got = append(got, o.from)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: probes from %q, want %q", c.keys, got, c.want)
+		}
+	}
+	var many []pool.Key
+	for i := range 10 {
+		many = append(many, key("west", fmt.Sprint(i)))
+	}
+	if n := len(sourcesOf(sessionsOf(many), "west", captured, avoid)); n != maxSources {
+		t.Errorf("%d sources, want %d", n, maxSources)
 	}
 }
 
@@ -267,11 +360,11 @@ func TestProbeTriesSeveralGateways(t *testing.T) {
 		for range c.tries {
 			began := time.Now()
 			failures := testutil.ToFloat64(r.p.transports.failed.WithLabelValues("west"))
-			took, err := r.p.probeUDP(t.Context(), "west", sources)
-			if n := testutil.ToFloat64(r.p.transports.failed.WithLabelValues("west")) - failures; err != nil && n != dialsAtFailure {
-				t.Errorf("%s: %g failed handshakes are counted, want %d", what, n, dialsAtFailure)
+			took, err := r.p.probeUDPFrom(t.Context(), "west", sources)
+			if n := testutil.ToFloat64(r.p.transports.failed.WithLabelValues("west")) - failures; err != nil && (n > 0) != c.evidence {
+				t.Errorf("%s: %g failed handshakes are counted", what, n)
 			}
-			if (err == nil) != c.passes || err != nil && isEvidence(err) != c.evidence {
+			if (err == nil) != c.passes || err != nil && countsAgainstUDP(err) != c.evidence {
 				t.Errorf("%s: %v; want that it passes: %v, else that it counts: %v", what, err, c.passes, c.evidence)
 			}
 			if took > 300*time.Millisecond || time.Since(began) > 4*time.Second {
@@ -309,7 +402,7 @@ func TestQUICDialErrorNamesAddressAndRemedy(t *testing.T) {
 		if got, want := fmt.Sprint(err), fmt.Sprintf("QUIC to %v: %s", at, c.want); got != want {
 			t.Errorf("error %q, want %q", got, want)
 		}
-		if !errors.Is(err, c.cause) || !errors.As(err, new(*dialError)) || isTimeout(err) != c.timeout || blameOf(err) != blameHop || !isEvidence(err) {
+		if !errors.Is(err, c.cause) || !errors.As(err, new(*dialError)) || isTimeout(err) != c.timeout || blameOf(err) != blameHop || !countsAgainstUDP(err) {
 			t.Errorf("%v: is a timeout: %t, blame %d; want %t, and a failed dial of the hop by %v", err, isTimeout(err), blameOf(err), c.timeout, c.cause)
 		}
 	}

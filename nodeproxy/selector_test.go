@@ -40,23 +40,25 @@ func burst(segments, lost float64) selectorInput {
 	}
 }
 
-func handshake(took time.Duration) selectorInput {
-	return func(s *selector, now time.Time) { s.shook(now, took, nil) }
+// passes is a probe that succeeds.
+func passes(took time.Duration) selectorInput {
+	return func(s *selector, now time.Time) {
+		s.probed = now
+		s.probeDone(now, took, nil)
+	}
 }
 
 var (
-	noHandshake = func(s *selector, now time.Time) { s.shook(now, time.Second, errors.New("no answer")) }
+	noResponse  = func(s *selector, now time.Time) { s.probeDone(now, time.Second, errors.New("no answer")) }
 	probeStarts = func(s *selector, now time.Time) { s.probed = now }
-	stalls      = func(s *selector, now time.Time) { s.suspect(now) }
-	isLost      = func(s *selector, now time.Time) { s.lost(now) }
-	overtaken   = func(s *selector, now time.Time) { s.shook(now, 200*time.Millisecond, nil); s.overtaken(now) }
+	stalls      = func(s *selector, now time.Time) { s.requestProbe(now) }
 	nothing     = func(*selector, time.Time) {}
 )
 
 type selectorStep struct {
 	at    time.Duration
 	input selectorInput
-	want  string // transport, and "probe" if one is wanted
+	want  string // transport, "failing" if QUIC fails, and "probe" if one is wanted
 	why   string // in the reason
 }
 
@@ -66,9 +68,9 @@ func TestSelectorTranscripts(t *testing.T) {
 	const min = time.Minute
 	lossy := tcpLine(40*msec, "bbr", 1000, 10)
 	onQUIC := []selectorStep{
-		{0, lossy, "tcp probe", "lost 1 %"},
+		{0, lossy, "tcp probe", "probed"},
 		{0, probeStarts, "tcp", "probed"},
-		{0, handshake(90 * msec), "quic", "lost 1 %"},
+		{0, passes(90 * msec), "quic", "lost 1 %"},
 	}
 	for _, c := range []struct {
 		name  string
@@ -80,13 +82,13 @@ func TestSelectorTranscripts(t *testing.T) {
 		{"no loss", []selectorStep{
 			{0, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 			{10 * min, tcpLine(40*msec, "cubic", 1e6, 0), "tcp", "QUIC needs a loss of 0.01 %"},
-			{11 * min, handshake(80 * msec), "tcp", "QUIC needs a loss of 0.01 %"},
+			{11 * min, passes(80 * msec), "tcp", "QUIC needs a loss of 0.01 %"},
 		}},
 		{"loss that bbr bears", []selectorStep{
-			{0, tcpLine(40*msec, "bbr", 100000, 50), "tcp", "0.05 %"},
+			{0, tcpLine(40*msec, "bbr", 100000, 50), "tcp", "a loss of 0.1 %"},
 		}},
 		{"the same with cubic", []selectorStep{
-			{0, tcpLine(40*msec, "cubic", 100000, 50), "tcp probe", "without bbr"},
+			{0, tcpLine(40*msec, "cubic", 100000, 50), "tcp probe", "probed"},
 		}},
 		{"too few lost packets to tell", []selectorStep{
 			{0, tcpLine(40*msec, "cubic", 100, 2), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
@@ -112,76 +114,78 @@ func TestSelectorTranscripts(t *testing.T) {
 				for range 3 {
 					s.sample(now, lineSample{rtt: 17 * msec, minRTT: msec, segments: 1000, lost: 10, bbr: true}, lineSample{})
 				}
-			}, "tcp", "at a round trip of 1ms, QUIC needs a round trip of 5ms"},
+			}, "tcp", "QUIC needs a round trip of 5ms, where the least is 1ms"},
 		}},
 		{"loss and UDP", onQUIC},
 		{"UDP blocked from the start", []selectorStep{
 			{0, lossy, "tcp probe", ""},
 			{0, probeStarts, "tcp", ""},
-			{1 * time.Second, noHandshake, "tcp", "UDP failed 0s ago (no answer)"},
-			{9 * min, lossy, "tcp", "again in 1m1s"},
-			{10*min + time.Second, lossy, "tcp probe", "probed"},
-			{10*min + time.Second, probeStarts, "tcp", ""},
-			{10*min + 2*time.Second, noHandshake, "tcp", "UDP failed"},
-			{20*min + 2*time.Second, lossy, "tcp probe", ""},
-			{20*min + 2*time.Second, handshake(90 * msec), "quic", ""},
+			{1 * time.Second, noResponse, "tcp failing", "UDP failed 0s ago (no answer)"},
+			{9 * min, lossy, "tcp failing", "again in 1m1s"},
+			{10*min + time.Second, lossy, "tcp failing probe", "probed"},
+			{10*min + time.Second, probeStarts, "tcp failing", ""},
+			{10*min + 2*time.Second, noResponse, "tcp failing", "UDP failed"},
+			{20*min + 2*time.Second, lossy, "tcp failing probe", ""},
+			{20*min + 2*time.Second, passes(90 * msec), "quic", ""},
 		}},
 		{"a session stalls, UDP passes", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", "stalled"},
-			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{min + 90*msec, passes(90 * msec), "quic", ""},
 		)},
 		{"a session stalls, UDP is blocked", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp", "no answer"},
-			selectorStep{10 * min, lossy, "tcp", "again in 1m1s"},
-			selectorStep{11*min + time.Second, lossy, "tcp probe", ""},
+			selectorStep{min + time.Second, noResponse, "tcp failing", "no answer"},
+			selectorStep{10 * min, lossy, "tcp failing", "again in 1m1s"},
+			selectorStep{11*min + time.Second, lossy, "tcp failing probe", ""},
 		)},
-		{"sessions are lost again and again", append(onQUIC[:3:3],
-			selectorStep{min, isLost, "tcp probe", ""},
-			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{2 * min, isLost, "tcp probe", ""},
-			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
-			selectorStep{3 * min, isLost, "tcp", "3 QUIC sessions were lost"},
-			selectorStep{4 * min, handshake(90 * msec), "tcp", "3 QUIC sessions were lost"},
+		{"QUIC fails, then TCP loses no packets", append(onQUIC[:3:3],
+			selectorStep{min, stalls, "tcp probe", ""},
+			selectorStep{min + time.Second, noResponse, "tcp failing", "no answer"},
+			selectorStep{10 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp failing", "again in 1m1s"},
+			selectorStep{12 * min, tcpLine(40*msec, "bbr", 1e6, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
-		{"sessions stall again and again, or handshakes of some sources fail", append(onQUIC[:3:3],
+		{"sessions stall, close or are late repeatedly, UDP passes", append(onQUIC[:3:3],
 			selectorStep{min, stalls, "tcp probe", "stalled"},
-			selectorStep{min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{min + 90*msec, passes(90 * msec), "quic", ""},
 			selectorStep{2 * min, stalls, "tcp probe", ""},
-			selectorStep{2*min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{2*min + 90*msec, passes(90 * msec), "quic", ""},
 			selectorStep{3 * min, stalls, "tcp probe", ""},
-			selectorStep{3*min + 90*msec, handshake(90 * msec), "quic", ""},
+			selectorStep{3*min + 90*msec, passes(90 * msec), "quic", ""},
 			selectorStep{4 * min, stalls, "tcp probe", ""},
-			selectorStep{4*min + 90*msec, handshake(90 * msec), "quic", ""},
-		)},
-		{"a handshake is late, UDP is blocked", append(onQUIC[:3:3],
-			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp", "no answer"},
-		)},
-		{"TCP overtakes QUIC again and again", append(onQUIC[:3:3],
-			selectorStep{min, stalls, "tcp probe", ""},
-			selectorStep{min, overtaken, "quic", ""},
-			selectorStep{2 * min, stalls, "tcp probe", ""},
-			selectorStep{2 * min, overtaken, "quic", ""},
-			selectorStep{3 * min, stalls, "tcp probe", ""},
-			selectorStep{3 * min, overtaken, "tcp", "3 QUIC sessions were lost"},
+			selectorStep{4*min + 90*msec, passes(90 * msec), "quic", ""},
 		)},
 		{"one probe fails, the next one does not", append(onQUIC[:3:3],
 			selectorStep{min, nothing, "quic probe", ""},
 			selectorStep{min, probeStarts, "quic", ""},
-			selectorStep{min + time.Second, noHandshake, "tcp probe", "stalled"},
-			selectorStep{min + 2*time.Second, handshake(90 * msec), "quic", ""},
+			selectorStep{min + time.Second, noResponse, "tcp probe", "stalled"},
+			selectorStep{min + 2*time.Second, passes(90 * msec), "quic", ""},
 		)},
 		{"UDP is throttled", append(onQUIC[:3:3],
 			selectorStep{min, probeStarts, "quic", ""},
-			selectorStep{min + 600*msec, handshake(600 * msec), "quic", ""},
-			selectorStep{min + 11*time.Second, nothing, "quic probe", ""},
-			selectorStep{min + 12*time.Second, handshake(700 * msec), "quic", ""},
-			selectorStep{min + 23*time.Second, handshake(800 * msec), "tcp", "3 QUIC handshakes were slow, the last took 800ms"},
+			selectorStep{min + 600*msec, passes(600 * msec), "tcp", "stalled"},
+			selectorStep{min + 1600*msec, nothing, "tcp probe", ""},
+			selectorStep{min + 2*time.Second, passes(700 * msec), "tcp", "stalled"},
+			selectorStep{min + 3*time.Second, passes(800 * msec), "tcp failing", "3 QUIC handshakes were slow, the last took 800ms"},
 		)},
+		{"the line or this process pauses", append(onQUIC[:3:3],
+			selectorStep{min, stalls, "tcp probe", ""},
+			selectorStep{min + 600*msec, passes(600 * msec), "tcp", "stalled"},
+			selectorStep{min + 2*time.Second, passes(90 * msec), "quic", ""},
+			selectorStep{5 * min, stalls, "tcp probe", ""},
+			selectorStep{5*min + 600*msec, passes(600 * msec), "tcp", "stalled"},
+			selectorStep{5*min + 2*time.Second, passes(700 * msec), "tcp", "stalled"},
+			selectorStep{5*min + 4*time.Second, passes(90 * msec), "quic", ""},
+		)},
+		{"an outage of a line without loss", []selectorStep{
+			{0, burst(60000, 0), "tcp", "QUIC needs a loss of 0.1 %"},
+			{10 * time.Second, burst(60000, 100), "tcp", "QUIC needs"},
+			{20 * time.Second, burst(80, 75), "tcp", "QUIC needs"},
+			{30 * time.Second, burst(60, 60), "tcp", "QUIC needs"},
+			{40 * time.Second, burst(6000, 80), "tcp", "QUIC needs 3 lost packets, and in 3 samples"},
+		}},
 		{"a long line is not a throttled one", []selectorStep{
 			{0, tcpLine(300*msec, "bbr", 1000, 10), "tcp probe", ""},
-			{0, handshake(900 * msec), "quic", ""},
+			{0, passes(900 * msec), "quic", ""},
 		}},
 		{"loss goes away", append(onQUIC[:3:3],
 			selectorStep{59 * min, tcpLine(40*msec, "bbr", 1e6, 0), "quic probe", ""},
@@ -191,12 +195,12 @@ func TestSelectorTranscripts(t *testing.T) {
 		)},
 		{"less loss than at first keeps QUIC", []selectorStep{
 			{0, tcpLine(40*msec, "bbr", 1e6, 1100), "tcp probe", ""},
-			{0, handshake(90 * msec), "quic", ""},
+			{0, passes(90 * msec), "quic", ""},
 			{30 * min, tcpLine(40*msec, "bbr", 1e6, 500), "quic probe", ""},
 			{31 * min, tcpLine(40*msec, "bbr", 1e6, 500), "quic probe", ""},
 		}},
 		{"QUIC loses packets, TCP is not used", append(onQUIC[:3:3],
-			selectorStep{30 * min, quicLine(1, 1000, 2), "quic probe", "TCP with bbr lost 1 % of its packets at a round trip of 40ms, QUIC loses 0.2 %"},
+			selectorStep{30 * min, quicLine(1, 1000, 2), "quic probe", "started when TCP with bbr lost 1 % of its packets at a round trip of 40ms"},
 			selectorStep{60 * min, quicLine(1, 10, 0), "quic probe", "lost 1 %"},
 			selectorStep{89 * min, quicLine(1, 100, 0.5), "quic probe", ""},
 			selectorStep{148 * min, quicLine(1, 10, 0), "quic probe", ""},
@@ -204,7 +208,7 @@ func TestSelectorTranscripts(t *testing.T) {
 		{"QUIC loses no packet in an hour", append(onQUIC[:3:3],
 			selectorStep{30 * min, quicLine(1, 1000, 2), "quic probe", ""},
 			selectorStep{89 * min, quicLine(1, 10, 0), "quic probe", ""},
-			selectorStep{90 * min, quicLine(1, 10, 0), "tcp", "lost 0 %"},
+			selectorStep{90 * min, quicLine(1, 10, 0), "tcp", "QUIC needs"},
 			selectorStep{91 * min, tcpLine(40*msec, "bbr", 1000, 0), "tcp", "QUIC needs a loss of 0.1 %"},
 		)},
 		{"QUIC loses few packets", append(onQUIC[:3:3],
@@ -217,17 +221,17 @@ func TestSelectorTranscripts(t *testing.T) {
 			}, "tcp", ""},
 		)},
 		{"QUIC loses far more than TCP did", append(onQUIC[:3:3],
-			selectorStep{min, quicLine(5, 100, 8), "quic probe", "QUIC loses 8 %"},
-			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp", "UDP failed 0s ago (QUIC lost 8 % of its packets, TCP 1 %)"},
-			selectorStep{30 * min, lossy, "tcp", "QUIC lost 8 % of its packets 29m0s ago, it is tried again in 5h31m0s, or if TCP loses 2 %"},
-			selectorStep{6*time.Hour + 2*min, lossy, "tcp probe", "probed"},
-			selectorStep{6*time.Hour + 2*min, handshake(90 * msec), "quic", ""},
+			selectorStep{min, quicLine(5, 100, 8), "quic probe", "TCP with bbr lost 1 %"},
+			selectorStep{min + 10*time.Second, quicLine(1, 100, 8), "tcp failing", "QUIC lost 8 % of its packets 0s ago, it is tried again in 6h0m0s, or if TCP loses 2 %"},
+			selectorStep{30 * min, lossy, "tcp failing", "QUIC lost 8 % of its packets 29m0s ago, it is tried again in 5h31m0s, or if TCP loses 2 %"},
+			selectorStep{6*time.Hour + 2*min, lossy, "tcp failing probe", "probed"},
+			selectorStep{6*time.Hour + 2*min, passes(90 * msec), "quic", ""},
 		)},
 		{"the line loses far more than before", append(onQUIC[:3:3],
-			selectorStep{min, quicLine(6, 100, 8), "tcp", "QUIC lost 8 %"},
-			selectorStep{30 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp probe", "lost 8 %"},
-			selectorStep{30 * min, handshake(90 * msec), "quic", ""},
-			selectorStep{31 * min, quicLine(20, 100, 8), "quic probe", "TCP with bbr lost 8 %"},
+			selectorStep{20 * min, quicLine(6, 100, 8), "tcp failing", "QUIC lost 8 %"},
+			selectorStep{21 * min, tcpLine(40*msec, "bbr", 1000, 80), "tcp failing probe", "probed"},
+			selectorStep{21 * min, passes(90 * msec), "quic", ""},
+			selectorStep{22 * min, quicLine(20, 100, 8), "quic probe", "TCP with bbr lost 8 %"},
 		)},
 		{"an outage is no rate limit", append(onQUIC[:3:3],
 			selectorStep{min, quicLine(2, 100, 50), "quic probe", ""},
@@ -235,17 +239,17 @@ func TestSelectorTranscripts(t *testing.T) {
 			selectorStep{2 * min, quicLine(5, 100, 8), "quic probe", ""},
 		)},
 		{"QUIC loses more than TCP did, but little", append(onQUIC[:2:2],
-			selectorStep{0, tcpLine(40*msec, "bbr", 9000, 0), "tcp", "0.1 %"},
-			selectorStep{time.Second, handshake(90 * msec), "quic", ""},
-			selectorStep{min, quicLine(20, 1000, 19), "quic", "QUIC loses 1.9 %"},
+			selectorStep{0, tcpLine(40*msec, "bbr", 9000, 0), "tcp", "probed"},
+			selectorStep{time.Second, passes(90 * msec), "quic", ""},
+			selectorStep{min, quicLine(20, 1000, 19), "quic", "TCP with bbr lost"},
 		)},
 		{"a longer path has slower handshakes", append(onQUIC[:3:3],
 			selectorStep{min, func(s *selector, now time.Time) {
 				s.sample(now, lineSample{}, lineSample{rtt: 300 * msec, minRTT: 300 * msec, segments: 100, lost: 1})
 			}, "quic probe", ""},
-			selectorStep{min, handshake(900 * msec), "quic", ""},
-			selectorStep{3 * min, handshake(900 * msec), "quic", ""},
-			selectorStep{5 * min, handshake(900 * msec), "quic", ""},
+			selectorStep{min, passes(900 * msec), "quic", ""},
+			selectorStep{3 * min, passes(900 * msec), "quic", ""},
+			selectorStep{5 * min, passes(900 * msec), "quic", ""},
 		)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -255,6 +259,9 @@ func TestSelectorTranscripts(t *testing.T) {
 				now := start.Add(step.at)
 				step.input(&s, now)
 				got := s.transport()
+				if s.failing(now) {
+					got += " failing"
+				}
 				if s.wantsProbe(now) {
 					got += " probe"
 				}
@@ -266,7 +273,7 @@ func TestSelectorTranscripts(t *testing.T) {
 	}
 }
 
-// Under random inputs the selector keeps to what it promises.
+// The limits of the selector hold for random inputs.
 func TestSelectorRandomSchedules(t *testing.T) {
 	seed := rand.Uint64()
 	switches, limits := 0, 0
@@ -274,23 +281,17 @@ func TestSelectorRandomSchedules(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, run))
 		var s selector
 		now := time.Unix(1e9, 0)
-		var all, settled, suspects []time.Time // changes of transport, those that were no doubt, and stalls
+		var all, settled, requests []time.Time // changes of transport, those without a pending probe, and requested probes
 		var failed time.Time
 		lost, limited := 0., false // segments of TCP; UDP has a rate limit
 		for range 2000 {
 			now = now.Add(time.Duration(r.Int64N(int64(time.Minute))))
 			before, quic, was := s.transport(), s.quic, s
 			opens := false // the input allows a change to QUIC
-			switch r.IntN(13) {
+			switch r.IntN(12) {
 			case 0:
-				suspects = append(suspects, now)
-				s.suspect(now)
-			case 12:
-				if r.IntN(2) == 0 {
-					s.lost(now)
-				} else {
-					s.overtaken(now)
-				}
+				requests = append(requests, now)
+				s.requestProbe(now)
 			case 1:
 				if r.IntN(20) == 0 {
 					s.fail(now, "lost")
@@ -301,11 +302,11 @@ func TestSelectorRandomSchedules(t *testing.T) {
 					s.probed = now
 				}
 				if r.IntN(4) == 0 {
-					s.shook(now, time.Second, errors.New("no answer"))
+					s.probeDone(now, time.Second, errors.New("no answer"))
 				} else {
 					took := time.Duration(r.Int64N(int64(600 * msec)))
-					opens = took <= s.slowAfter()
-					s.shook(now, took, nil)
+					opens = took <= s.slowLimit()
+					s.probeDone(now, took, nil)
 				}
 			default:
 				rtt := time.Duration(r.Int64N(int64(100 * msec)))
@@ -325,14 +326,14 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				}
 				s.sample(now, x, y)
 			}
-			failures := s.cause != "" && s.changed != was.changed
+			failures := s.cause != "" && (s.changed != was.changed || s.rejectedAt == now)
 			if after := s.transport(); after != before {
 				all = append(all, now)
 			}
 			if s.quic != quic {
 				settled = append(settled, now)
 				switches++
-				if s.worseAt == now {
+				if s.rejectedAt == now {
 					limits++
 				}
 			}
@@ -341,20 +342,22 @@ func TestSelectorRandomSchedules(t *testing.T) {
 				t.Fatalf("seed %d, run %d: QUIC without a QUIC handshake", seed, run)
 			case s.quic && !quic && lost == 0:
 				t.Fatalf("seed %d, run %d: QUIC without loss", seed, run)
-			case !failed.IsZero() && now.Sub(failed) < udpPause && s.transport() != lines.TCP:
+			case !failed.IsZero() && now.Sub(failed) < quicBackoff && s.transport() != lines.TCP:
 				t.Fatalf("seed %d, run %d: QUIC %v after a failure", seed, run, now.Sub(failed))
-			case quic && !s.quic && !failures && now.Sub(was.changed) < udpPause:
+			case quic && !s.quic && !failures && now.Sub(was.changed) < quicBackoff:
 				t.Fatalf("seed %d, run %d: QUIC left after %v without a failure", seed, run, now.Sub(was.changed))
-			case s.quic && !quic && !was.worseAt.IsZero() && now.Sub(was.worseAt) < worsePause && s.start.ratio() < was.worse/worseThan:
-				t.Fatalf("seed %d, run %d: QUIC %v after it lost %g, while TCP loses %g", seed, run, now.Sub(was.worseAt), was.worse, s.start.ratio())
-			case s.quic && s.bad > worseSamples && s.udp.ratio() > max(worseLoss, worseThan*s.start.ratio()):
-				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.start.ratio())
-			case quic && !s.quic && s.doubt:
-				t.Fatalf("seed %d, run %d: in doubt of a transport that is not in use", seed, run)
+			case s.quic && !quic && !was.rejectedAt.IsZero() && now.Sub(was.rejectedAt) < lossBackoff && s.baseline.ratio() < was.rejectedLoss/maxLossFactor:
+				t.Fatalf("seed %d, run %d: QUIC %v after it lost %g, while TCP loses %g", seed, run, now.Sub(was.rejectedAt), was.rejectedLoss, s.baseline.ratio())
+			case s.quic && s.excessSamples > maxExcessSamples && s.udp.ratio() > max(minExcessLoss, maxLossFactor*s.baseline.ratio()):
+				t.Fatalf("seed %d, run %d: QUIC loses %g, TCP lost %g", seed, run, s.udp.ratio(), s.baseline.ratio())
+			case quic && !s.quic && s.probePending:
+				t.Fatalf("seed %d, run %d: a probe is pending for a transport that is not in use", seed, run)
+			case s.failing(now) && (s.transport() != lines.TCP || s.cause == ""):
+				t.Fatalf("seed %d, run %d: QUIC fails, and new sessions use %s: %s", seed, run, s.transport(), s.reason(now))
 			case lastIn(settled, now, time.Hour) > 12:
 				t.Fatalf("seed %d, run %d: %d changes in an hour", seed, run, lastIn(settled, now, time.Hour))
-			case lastIn(all, now, udpPause) > 4*maxLosses+2*lastIn(suspects, now, udpPause):
-				t.Fatalf("seed %d, run %d: %d changes in %v, doubts among them", seed, run, lastIn(all, now, udpPause), udpPause)
+			case lastIn(all, now, quicBackoff) > 4*maxSlowProbes+2*lastIn(requests, now, quicBackoff):
+				t.Fatalf("seed %d, run %d: %d changes in %v with pending probes", seed, run, lastIn(all, now, quicBackoff), quicBackoff)
 			}
 			if s.reason(now) == "" {
 				t.Fatalf("seed %d, run %d: no reason", seed, run)
@@ -393,7 +396,7 @@ func (l *randomLine) run(d time.Duration, tcpLoss, quicLoss float64, first bool)
 			l.sample(l.now, sample(tcpLoss), lineSample{})
 		}
 		if l.wantsProbe(l.now) {
-			l.shook(l.now, 90*msec, nil)
+			l.probeDone(l.now, 90*msec, nil)
 		}
 		if l.quic != quic {
 			if l.changes++; first {
@@ -429,13 +432,13 @@ func TestSelectorStaysWhileLineLosesPackets(t *testing.T) {
 			continue
 		}
 		// quic-go counts a small part of what connections with little traffic lose.
-		if l.run(24*time.Hour, loss, loss/20, false); time.Duration(l.changes-1) > 2*24*time.Hour/(lineClean+udpPause)+1 {
+		if l.run(24*time.Hour, loss, loss/20, false); time.Duration(l.changes-1) > 2*24*time.Hour/(noLossPeriod+quicBackoff)+1 {
 			t.Errorf("seed %d, run %d: %d changes in a day at %g loss, of which QUIC counts little", seed, run, l.changes-1, loss)
 		}
 		if !l.quic {
 			l.run(6*time.Hour, loss, loss, true)
 		}
-		if l.run(lineClean+udpPause, loss, 0, true); l.quic {
+		if l.run(noLossPeriod+quicBackoff, loss, 0, true); l.quic {
 			t.Errorf("seed %d, run %d: QUIC after more than an hour without loss", seed, run)
 		}
 		if l.run(24*time.Hour, 0, 0, true); l.quic {

@@ -20,33 +20,44 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
 
 // transports has a selector for each network that is used with lines.transport: auto, until discovery lists no gateway of
 // the network. Safe for concurrent use.
 type transports struct {
 	log zerolog.Logger
-	// probe does QUIC handshakes with gateways of a network, as the sources in turn, until one succeeds. It returns how long
-	// that one took.
-	probe func(ctx context.Context, network string, sources []origin) (time.Duration, error)
-	// moved is called when new sessions use QUIC again, and when they no longer do, except for a doubt.
-	moved func(network string, quic bool)
+	// probe does QUIC handshakes with gateways of a network until one succeeds. It returns how long that one took. If there is
+	// no result, the error is errUndeclared.
+	probe func(ctx context.Context, network string) (time.Duration, error)
+	// onChange is called when new sessions use QUIC again, and when they no longer do, but not while a probe is pending.
+	onChange func(network string, quic bool)
 
 	changes *prometheus.CounterVec // of the transport, by network and transport
 	failed  *prometheus.CounterVec // QUIC handshakes, by network
 
-	wake chan struct{} // capacity 1: QUIC is in doubt
+	wake chan struct{} // capacity 1: a probe is pending
 	mu   sync.Mutex
-	by   map[string]*selected // by network
+	by   map[string]*networkTransport // by network
+
+	open   map[string]map[*hbone.Session]lineTotals // at the last sample, by network
+	recent map[string]lineLosses                    // of all networks in open, by then
 }
 
-// selected is the transport to one network.
-type selected struct {
+// lineLosses are figures of both transports to a network that are kept when the selector changes it.
+type lineLosses struct{ tcp, quic lineFigures }
+
+// networkTransport is the transport to one network.
+type networkTransport struct {
 	selector
-	sources []origin             // of the last sessions for small messages, latest first, each origin.from once; replaced, not changed
-	failed  map[string]time.Time // when QUIC last failed from a captured pod where TCP connected, by origin.from
-	lostAt  map[string]time.Time // when a session was lost, by picker.GatewayKey
-	probing bool                 // a probe is planned or in flight
+	failed  map[udpPath]time.Time // when QUIC last failed where TCP connected
+	probing bool                  // a probe is planned or in flight
+}
+
+// udpPath is one way that UDP may be blocked while others pass: a NetworkPolicy is for a pod, and lines.transport for a gateway.
+type udpPath struct {
+	from    string // UID of the captured workload; empty: this process
+	gateway string // picker.GatewayKey
 }
 
 // lineTotals are statistics of the connection of a session since it was opened.
@@ -64,91 +75,83 @@ var sampleEvery = 10 * time.Second // tests have less
 var infoOf = tcp.InfoOf
 
 func newTransports(log zerolog.Logger) *transports {
-	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*selected{},
+	return &transports{log: log, wake: make(chan struct{}, 1), by: map[string]*networkTransport{},
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_transport_changes_total", Help: "Changes of the transport to another network, by the new transport. The short use of TCP while UDP is probed is not counted."}, []string{"network", "transport"}),
 		failed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_line_quic_failures_total", Help: "Failed QUIC handshakes with gateways of another network, of sessions and of probes."}, []string{"network"}),
 	}
 }
 
-// maxSources is how many sources of the latest sessions to a network are probed from. A NetworkPolicy or a firewall may block
-// UDP from a single pod.
-const maxSources = 3
-
 // of returns the state of a network, an initial one if the network is not in use. The caller holds mu.
-func (t *transports) of(network string) *selected {
+func (t *transports) of(network string) *networkTransport {
 	if x := t.by[network]; x != nil {
 		return x
 	}
-	return &selected{failed: map[string]time.Time{}, lostAt: map[string]time.Time{}}
+	return &networkTransport{failed: map[udpPath]time.Time{}}
 }
 
-// uses returns the transport of a new session of source for small messages.
-func (t *transports) uses(network string, source origin) string {
+// transportFor returns the transport of a new session of source with g for small messages.
+func (t *transports) transportFor(g *mesh.Gateway, source origin) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.of(network)
-	t.by[network] = x
-	if x.failedFrom(source.from, time.Now()) {
+	x := t.of(g.Network)
+	t.by[g.Network] = x
+	if x.pathFailing(udpPath{source.from, picker.GatewayKey(g)}, time.Now()) {
 		return lines.TCP
-	}
-	if len(x.sources) == 0 || x.sources[0] != source {
-		others := x.without(source.from)
-		x.sources = append([]origin{source}, others[:min(len(others), maxSources-1)]...)
 	}
 	return x.transport()
 }
 
-// without returns the sources except one.
-func (x *selected) without(from string) []origin {
-	return slices.DeleteFunc(slices.Clone(x.sources), func(o origin) bool { return o.from == from })
+// pathFailing reports whether new sessions by path use TCP, though others may use QUIC.
+func (x *networkTransport) pathFailing(path udpPath, now time.Time) bool {
+	return now.Sub(x.failed[path]) < quicBackoff
 }
 
-// failedFrom reports whether new sessions of a source use TCP, though others may use QUIC.
-func (x *selected) failedFrom(from string, now time.Time) bool {
-	return now.Sub(x.failed[from]) < udpPause
+// handshakeFailed records that a QUIC handshake of source with g failed, and one over TCP did not. New sessions on that path use
+// TCP for quicBackoff.
+func (t *transports) handshakeFailed(g *mesh.Gateway, source origin, err error) {
+	path := udpPath{source.from, picker.GatewayKey(g)}
+	t.update(g.Network, func(x *networkTransport, now time.Time) { x.failed[path] = now })
+	t.log.Info().Str("network", g.Network).Str("gateway", g.Name).Str("workload", source.from).Err(err).Msg("QUIC handshake failed, TCP used")
 }
 
-// missed records that a QUIC handshake failed from a source, where TCP connected. New sessions of that captured pod use TCP
-// for udpPause. Probes are from others then, if there are any.
-func (t *transports) missed(network string, source origin, err error) {
-	if source.from == "" { // the only source
-		t.input(network, (*selected).lost)
-		return
-	}
-	t.input(network, func(x *selected, now time.Time) {
-		x.failed[source.from] = now
-		if others := x.without(source.from); len(others) > 0 {
-			x.sources = others
-		}
-	})
-	t.log.Info().Str("network", network).Str("workload", source.from).Err(err).Msg("QUIC handshake failed, workload uses TCP")
-}
-
-// now returns the transport and its reason, which is empty for a network that is not in use.
-func (t *transports) now(network string) (transport, reason string) {
+// current returns the transport and its reason. Both are empty for a network that is not in use.
+func (t *transports) current(network string) (transport, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.by[network]
 	if x == nil {
-		return lines.TCP, ""
+		return "", ""
 	}
 	now, n := time.Now(), 0
-	for from := range x.failed {
-		if x.failedFrom(from, now) {
+	for path := range x.failed {
+		if x.pathFailing(path, now) {
 			n++
 		}
 	}
 	if transport, reason = x.transport(), x.reason(now); transport == lines.QUIC && n > 0 {
-		reason += fmt.Sprintf("; QUIC failed from %d workloads, which use TCP", n)
+		reason += fmt.Sprintf("; QUIC failed on %d paths from a workload to a gateway, which use TCP", n)
 	}
 	return transport, reason
 }
 
-// failedFrom is selected.failedFrom for a network.
+// failing is selector.failing for a network.
+func (t *transports) failing(network string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.of(network).failing(time.Now())
+}
+
+// failedFrom reports whether QUIC failed from a captured workload, or from this process, to any gateway of a network.
 func (t *transports) failedFrom(network, from string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.of(network).failedFrom(from, time.Now())
+	x, now := t.of(network), time.Now()
+	for path := range x.failed {
+		if path.from == from && x.pathFailing(path, now) {
+			return true
+		}
+	}
+	return false
 }
 
 // networks returns the networks in use.
@@ -158,8 +161,8 @@ func (t *transports) networks() []string {
 	return slices.Collect(maps.Keys(t.by))
 }
 
-// input records an observation of a network by f, which runs with mu held, and acts on a change of the transport.
-func (t *transports) input(network string, f func(x *selected, now time.Time)) {
+// update applies f to the state of a network, with mu held, and acts on a change of the transport.
+func (t *transports) update(network string, f func(x *networkTransport, now time.Time)) {
 	t.mu.Lock()
 	x, now := t.of(network), time.Now()
 	quic, before := x.quic, x.transport()
@@ -172,8 +175,8 @@ func (t *transports) input(network string, f func(x *selected, now time.Time)) {
 	}
 	switch {
 	case quic && !inUse, after != before && after == lines.QUIC:
-		t.moved(network, inUse)
-	case after != before: // in doubt
+		t.onChange(network, inUse)
+	case after != before: // a probe is pending
 		select {
 		case t.wake <- struct{}{}:
 		default:
@@ -181,47 +184,29 @@ func (t *transports) input(network string, f func(x *selected, now time.Time)) {
 	}
 }
 
-// shook records the result of a QUIC handshake.
-func (t *transports) shook(network string, took time.Duration, err error) {
-	if err == nil || isEvidence(err) {
-		t.input(network, func(x *selected, now time.Time) { x.shook(now, took, err) })
+// probeDone records the result of a probe. A local failure is none.
+func (t *transports) probeDone(network string, took time.Duration, err error) {
+	if err == nil || countsAgainstUDP(err) {
+		t.update(network, func(x *networkTransport, now time.Time) { x.probeDone(now, took, err) })
 	}
 }
 
-// isEvidence reports whether a QUIC handshake that failed with err counts against UDP. A local failure does not.
-func isEvidence(err error) bool {
+// countsAgainstUDP reports whether a QUIC handshake that failed with err counts against UDP. A local failure does not.
+func countsAgainstUDP(err error) bool {
 	b := blameOf(err)
 	return b != blameLocal && b != blameOwn && !errors.Is(err, errUndeclared)
 }
 
-// lostTogether is how long lost sessions with one gateway count once. If it is lost, all of them close within that time.
-const lostTogether = 30 * time.Second
-
-// suspect records that a QUIC session stalls, or that one was open over TCP before it was over QUIC. A probe finds whether UDP
-// passes.
-func (t *transports) suspect(network string) { t.input(network, (*selected).suspect) }
-
-// overtaken records that the QUIC handshake of such a session succeeded after that.
-func (t *transports) overtaken(network string) { t.input(network, (*selected).overtaken) }
-
-// closed records that a QUIC session with a gateway has closed with err. A gateway that has just started may be slow.
-func (t *transports) closed(network, gateway string, err error) {
-	if !isTimeout(err) || errors.Is(err, hbone.ErrSettingsTimeout) {
-		return
-	}
-	t.input(network, func(x *selected, now time.Time) {
-		if now.Sub(x.lostAt[gateway]) >= lostTogether {
-			x.lostAt[gateway] = now
-			x.lost(now)
-		}
-	})
+// requestProbe is selector.requestProbe for a network.
+func (t *transports) requestProbe(network string) {
+	t.update(network, (*networkTransport).requestProbe)
 }
 
-// patience bounds a QUIC handshake.
-func (t *transports) patience(network string) time.Duration {
+// handshakeTimeout bounds a QUIC handshake.
+func (t *transports) handshakeTimeout(network string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.of(network).patience()
+	return t.of(network).handshakeTimeout()
 }
 
 // retain drops the networks without gateways.
@@ -233,8 +218,7 @@ func (t *transports) retain(snap *mesh.Snapshot) {
 		if len(snap.Gateways(network)) == 0 {
 			delete(t.by, network)
 		}
-		maps.DeleteFunc(x.failed, func(from string, _ time.Time) bool { return !x.failedFrom(from, now) })
-		maps.DeleteFunc(x.lostAt, func(_ string, at time.Time) bool { return now.Sub(at) >= lostTogether })
+		maps.DeleteFunc(x.failed, func(path udpPath, _ time.Time) bool { return !x.pathFailing(path, now) })
 	}
 }
 
@@ -245,30 +229,53 @@ func (t *transports) run(ctx context.Context, sessions func() map[string]map[*hb
 		probes.Wait()
 		t.mu.Lock()
 		clear(t.by)
+		t.open, t.recent = nil, nil
 		t.mu.Unlock()
 	}()
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
-	var open map[string]map[*hbone.Session]lineTotals
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			before := open
-			open = sessions()
-			for _, network := range t.networks() {
-				tcp, quic := sampleOf(open[network], before[network])
-				t.input(network, func(x *selected, now time.Time) { x.sample(now, tcp, quic) })
-			}
+			t.sample(sessions())
 		case <-t.wake:
 		}
 		for _, network := range t.networks() {
-			if sources, wait, ok := t.plan(network, time.Now()); ok {
-				probes.Go(func() { t.try(ctx, network, sources, wait) })
+			if wait, ok := t.planProbe(network, time.Now()); ok {
+				probes.Go(func() { t.runProbe(ctx, network, wait) })
 			}
 		}
 	}
+}
+
+// sample records the totals of the open sessions.
+func (t *transports) sample(open map[string]map[*hbone.Session]lineTotals) {
+	recent := t.losses(open)
+	t.mu.Lock()
+	before := t.open
+	t.open, t.recent = open, recent
+	t.mu.Unlock()
+	for _, network := range t.networks() {
+		tcp, quic := sampleOf(open[network], before[network])
+		t.update(network, func(x *networkTransport, now time.Time) { x.sample(now, tcp, quic) })
+	}
+}
+
+// losses returns the figures of the networks with open sessions, up to these totals.
+func (t *transports) losses(open map[string]map[*hbone.Session]lineTotals) map[string]lineLosses {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, out := time.Now(), map[string]lineLosses{}
+	for network, sessions := range open {
+		tcp, quic := sampleOf(sessions, t.open[network])
+		x := t.recent[network]
+		x.tcp.add(now, tcp)
+		x.quic.add(now, quic)
+		out[network] = x
+	}
+	return out
 }
 
 // sampleOf returns samples of the open sessions, by transport, since their totals were before.
@@ -291,45 +298,45 @@ func sampleOf(open, before map[*hbone.Session]lineTotals) (tcp, quic lineSample)
 	return tcp, quic
 }
 
-// plan reports whether to probe a network now, as which sources, and after what wait. Waits are random, so that node proxies
-// do not probe together.
-func (t *transports) plan(network string, now time.Time) (sources []origin, wait time.Duration, ok bool) {
+// planProbe reports whether to probe a network now, and after what wait. Waits are random, so that node proxies do not probe
+// together.
+func (t *transports) planProbe(network string, now time.Time) (wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.of(network)
 	if x.probing || !x.wantsProbe(now) {
-		return nil, 0, false
+		return 0, false
 	}
-	if !x.doubt {
+	if !x.probePending {
 		wait = rand.N(sampleEvery)
 	}
 	x.probing, x.probed = true, now.Add(wait)
-	return x.sources, wait, true
+	return wait, true
 }
 
-// try runs a planned probe.
-func (t *transports) try(ctx context.Context, network string, sources []origin, wait time.Duration) {
+// runProbe runs a planned probe.
+func (t *transports) runProbe(ctx context.Context, network string, wait time.Duration) {
 	if !pause(ctx, wait) {
 		return
 	}
-	took, err := t.probe(ctx, network, sources)
+	took, err := t.probe(ctx, network)
 	t.mu.Lock()
 	t.of(network).probing = false
 	t.mu.Unlock()
 	if ctx.Err() == nil {
-		t.shook(network, took, err)
+		t.probeDone(network, took, err)
 	}
 }
 
 // transportTo returns the transport of a new session with a gateway of another network: lines.TCP, lines.QUIC, or
 // lines.Auto for QUIC with TCP as the fallback.
-func (p *Proxy) transportTo(network string, source origin, bulk bool) string {
-	switch t := p.cfg.Lines.TransportTo(network); {
+func (p *Proxy) transportTo(g *mesh.Gateway, source origin, bulk bool) string {
+	switch t := p.cfg.Lines.TransportTo(g.Network); {
 	case bulk:
 		return lines.TCP
 	case t != lines.Auto:
 		return t
-	case p.transports.uses(network, source) == lines.QUIC:
+	case p.transports.transportFor(g, source) == lines.QUIC:
 		return lines.Auto
 	}
 	return lines.TCP
@@ -373,13 +380,13 @@ func totalsOf(s *hbone.Session) (lineTotals, bool) {
 	return lineTotals{bbr: strings.HasPrefix(i.Congestion, "bbr"), rtt: i.RTT, minRTT: i.MinRTT, sent: float64(i.Segments), lost: float64(i.Lost())}, ok
 }
 
-// errMoved is the cause with which CONNECTs are retried when UDP has failed under their session.
-var errMoved = errors.New("QUIC is no longer used to this network")
+// errTransportChanged is the cause with which CONNECTs are retried when UDP has failed under their session.
+var errTransportChanged = errors.New("QUIC is no longer used to this network")
 
-// move retires sessions on the other transport: kept ones with pods of a network, and those that were to use QUIC and fell
+// changeTransport retires sessions on the other transport: kept ones with pods of a network, and those that were to use QUIC and fell
 // back to TCP. Their connections stay, and new connections open sessions on this transport. After a failure of UDP, CONNECTs
 // without a response are retried.
-func (p *Proxy) move(network string, quic bool) {
+func (p *Proxy) changeTransport(network string, quic bool) {
 	stale := map[pool.Key]bool{}
 	var abandoned []*hbone.Session
 	for key, s := range p.pool.Sessions() {
@@ -396,6 +403,6 @@ func (p *Proxy) move(network string, quic bool) {
 	p.pool.Retire(func(k pool.Key) bool { return stale[k] })
 	for _, s := range abandoned {
 		s.CloseWhenIdle()
-		s.Abandon(errMoved)
+		s.Abandon(errTransportChanged)
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,17 +26,19 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
+var westGateway = &mesh.Gateway{Network: "west", Name: "gw-1"}
+
 // onQUIC returns transports that use QUIC to west.
 func onQUIC() (t *transports, moved *[]bool) {
 	t, moved = newTransports(zerolog.Nop()), new([]bool)
-	t.moved = func(_ string, quic bool) { *moved = append(*moved, quic) }
-	t.uses("west", origin{})
-	t.input("west", func(s *selected, now time.Time) {
+	t.onChange = func(_ string, quic bool) { *moved = append(*moved, quic) }
+	t.transportFor(westGateway, origin{})
+	t.update("west", func(s *networkTransport, now time.Time) {
 		for range 3 {
 			s.sample(now, lineSample{rtt: 40 * time.Millisecond, minRTT: 40 * time.Millisecond, segments: 1000, lost: 10}, lineSample{})
 		}
 	})
-	t.shook("west", 80*time.Millisecond, nil)
+	t.probeDone("west", 80*time.Millisecond, nil)
 	return t, moved
 }
 
@@ -53,7 +55,7 @@ func TestTransportToNetwork(t *testing.T) {
 		{"north", false, lines.QUIC}, {"north", true, lines.TCP},
 		{"south", false, lines.TCP}, {"east", false, lines.TCP},
 	} {
-		if got := p.transportTo(c.network, origin{}, c.bulk); got != c.want {
+		if got := p.transportTo(&mesh.Gateway{Network: c.network, Name: "gw-1"}, origin{}, c.bulk); got != c.want {
 			t.Errorf("to %s, bulk %v: %s, want %s", c.network, c.bulk, got, c.want)
 		}
 	}
@@ -66,66 +68,52 @@ func TestTransportToNetwork(t *testing.T) {
 	}
 }
 
-// A failure of this host says nothing of UDP, and neither does a session that its peer has closed.
-func TestTransportsIgnoreWhatIsNoUDPFailure(t *testing.T) {
+// Failures of this host are no failures of UDP. Others are after a second probe.
+func TestTransportsIgnoreLocalFailures(t *testing.T) {
 	x, moved := onQUIC()
-	x.shook("west", 0, &dialError{localfault.New(syscall.EMFILE)})
-	x.closed("west", "west/gw", &hbone.GoAwayError{})
-	x.closed("west", "west/gw", nil)
-	x.closed("west", "west/gw", hbone.ErrSettingsTimeout) // of a gateway that has not settled
-	if got, why := x.now("west"); got != lines.QUIC || len(*moved) != 1 {
+	x.probeDone("west", 0, &dialError{localfault.New(syscall.EMFILE)})
+	if got, why := x.current("west"); got != lines.QUIC || len(*moved) != 1 {
 		t.Errorf("%s (%s), moved %v; want QUIC", got, why, *moved)
 	}
-	x.closed("west", "west/gw", hbone.ErrPingTimeout)
-	if got, why := x.now("west"); got != lines.TCP || len(*moved) != 1 {
-		t.Errorf("%s (%s), moved %v; want TCP for new sessions after one has timed out", got, why, *moved)
+	x.probeDone("west", 0, errors.New("no answer"))
+	if got, why := x.current("west"); got != lines.TCP || len(*moved) != 1 {
+		t.Errorf("%s (%s), moved %v; want TCP for new sessions after a probe has failed", got, why, *moved)
 	}
-	x.shook("west", 0, errors.New("no answer"))
-	if got, why := x.now("west"); got != lines.TCP || len(*moved) != 2 {
-		t.Errorf("%s (%s), moved %v; want TCP after a probe has failed", got, why, *moved)
+	x.probeDone("west", 0, errors.New("no answer"))
+	if got, why := x.current("west"); got != lines.TCP || len(*moved) != 2 {
+		t.Errorf("%s (%s), moved %v; want TCP after the second one", got, why, *moved)
 	}
 }
 
-// All sessions with a gateway that is lost stall, and end. UDP to another gateway passes.
-func TestLostGatewayIsNoUDPFailure(t *testing.T) {
+// Sessions stall and close for many reasons. While probes pass, new sessions use QUIC.
+func TestFailedSessionsAreNoUDPFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
-		runTransports(t, u, func(x *transports) {
+		changes := runTransports(t, u, func(x *transports) {
 			time.Sleep(time.Minute)
-			for range 20 {
-				x.suspect("west")
-				time.Sleep(time.Second)
-				if got, why := x.now("west"); got != lines.QUIC {
-					t.Fatalf("%s (%s); want QUIC by another gateway", got, why)
+			for range 100 {
+				x.requestProbe("west")
+				time.Sleep(2 * time.Second)
+				if got, why := x.current("west"); got != lines.QUIC {
+					t.Fatalf("%s (%s); want QUIC", got, why)
 				}
 			}
-			for range 20 {
-				x.closed("west", "west/gw-1", hbone.ErrPingTimeout)
-			}
-			time.Sleep(time.Second)
-			if got, why := x.now("west"); got != lines.QUIC {
-				t.Errorf("%s (%s); want QUIC by another gateway", got, why)
-			}
-			for range maxLosses {
-				time.Sleep(lostTogether)
-				x.closed("west", "west/gw-2", hbone.ErrPingTimeout)
-			}
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "were lost") {
-				t.Errorf("%s (%s); want TCP, since sessions are lost again and again", got, why)
-			}
 		})
+		if changes != 101 {
+			t.Errorf("%d changes; want one to QUIC, and one back to it after each probe", changes)
+		}
 	})
 }
 
-// After a doubt sessions that were opened over TCP meanwhile are replaced.
-func TestTransportsMoveAfterDoubt(t *testing.T) {
+// After a probe, sessions that were opened over TCP meanwhile are replaced.
+func TestTransportsReturnAfterProbe(t *testing.T) {
 	x, moved := onQUIC()
-	x.suspect("west")
-	if got, _ := x.now("west"); got != lines.TCP || len(*moved) != 1 {
+	x.requestProbe("west")
+	if got, _ := x.current("west"); got != lines.TCP || len(*moved) != 1 {
 		t.Errorf("%s, moved %v; want TCP for new sessions alone", got, *moved)
 	}
-	x.shook("west", 80*time.Millisecond, nil)
-	if got, _ := x.now("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
+	x.probeDone("west", 80*time.Millisecond, nil)
+	if got, _ := x.current("west"); got != lines.QUIC || len(*moved) != 2 || !(*moved)[1] {
 		t.Errorf("%s, moved %v; want QUIC again", got, *moved)
 	}
 }
@@ -151,13 +139,50 @@ func TestSampleOfCountsSinceTheLast(t *testing.T) {
 	}
 }
 
-// Changes of the transport are counted, but not that to TCP for a doubt.
+// The loss of a line is that of the last minutes, up to the time that it is read, and is kept when the transport changes.
+func TestLossIsRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, s, total := newTransports(zerolog.Nop()), new(hbone.Session), lineTotals{}
+		x.onChange = func(string, bool) {}
+		x.transportFor(westGateway, origin{})
+		open := func() map[string]map[*hbone.Session]lineTotals {
+			return map[string]map[*hbone.Session]lineTotals{"west": {s: total}, "south": {}}
+		}
+		for i, step := range []struct {
+			samples int
+			lost    float64 // of 1000
+			want    float64
+		}{{0, 100, 0.1}, {360, 100, 0.1}, {30, 0, 0.05}, {60, 0, 0.0125}} {
+			for range step.samples {
+				time.Sleep(sampleEvery)
+				total.sent, total.lost = total.sent+1000, total.lost+step.lost
+				x.sample(open())
+			}
+			if step.samples == 0 {
+				total.sent, total.lost = 1000, step.lost
+			}
+			x.update("west", func(s *networkTransport, now time.Time) { s.use(now, !s.quic) })
+			got := x.losses(open())
+			if l := got["west"].tcp.share(); l == nil || math.Abs(*l-step.want) > step.want/50 {
+				t.Errorf("step %d: loss %v, want %g", i, l, step.want)
+			}
+			if l := got["west"].quic.share(); l != nil || got["south"].tcp.share() != nil {
+				t.Errorf("step %d: loss of a line that sent nothing", i)
+			}
+		}
+		if x.sample(nil); len(x.losses(nil)) > 0 {
+			t.Error("loss of a network without sessions")
+		}
+	})
+}
+
+// Changes of the transport are counted, but not that to TCP while a probe is pending.
 func TestTransportChangesAreCounted(t *testing.T) {
 	x, _ := onQUIC()
-	x.suspect("west")
-	x.shook("west", 80*time.Millisecond, nil)
-	x.shook("west", 0, errors.New("no answer"))
-	x.shook("west", 0, errors.New("no answer"))
+	x.requestProbe("west")
+	x.probeDone("west", 80*time.Millisecond, nil)
+	x.probeDone("west", 0, errors.New("no answer"))
+	x.probeDone("west", 0, errors.New("no answer"))
 	for transport, want := range map[string]float64{lines.QUIC: 1, lines.TCP: 1} {
 		if n := testutil.ToFloat64(x.changes.WithLabelValues("west", transport)); n != want {
 			t.Errorf("%g changes to %s, want %g", n, transport, want)
@@ -187,15 +212,12 @@ func (u *probedPath) count() int {
 	return u.probes
 }
 
-func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (time.Duration, error) {
+func (u *probedPath) probe(ctx context.Context, _ string) (time.Duration, error) {
 	u.mu.Lock()
 	u.running++
 	u.probes++
 	u.together = u.together || u.running > 1
 	takes, err := u.takes, u.err
-	if !slices.ContainsFunc(sources, func(o origin) bool { return !strings.HasPrefix(o.from, "blocked") }) {
-		err = errors.New("no answer")
-	}
 	u.mu.Unlock()
 	defer func() {
 		u.mu.Lock()
@@ -216,8 +238,8 @@ func (u *probedPath) probe(ctx context.Context, _ string, sources []origin) (tim
 func runTransports(t *testing.T, u *probedPath, test func(x *transports)) int64 {
 	var changes atomic.Int64
 	x := newTransports(zerolog.Nop())
-	x.probe, x.moved = u.probe, func(string, bool) { changes.Add(1) }
-	x.uses("west", origin{})
+	x.probe, x.onChange = u.probe, func(string, bool) { changes.Add(1) }
+	x.transportFor(westGateway, origin{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
 	s, total := new(hbone.Session), 0.
@@ -259,19 +281,19 @@ func TestPodsWithoutUDPUseTCPAlone(t *testing.T) {
 			for minute := range 60 {
 				for i := range 10 {
 					pod := origin{from: fmt.Sprintf("blocked-%d", i)}
-					if x.uses("west", pod) == lines.QUIC {
+					if x.transportFor(westGateway, pod) == lines.QUIC {
 						tries++
 						time.Sleep(500 * time.Millisecond)
-						x.suspect("west") // TCP is open
+						x.requestProbe("west") // TCP is open
 						time.Sleep(500 * time.Millisecond)
-						x.missed("west", pod, errors.New("no answer"))
+						x.handshakeFailed(westGateway, pod, errors.New("no answer"))
 					}
 				}
 				time.Sleep(time.Minute)
-				if x.uses("west", origin{from: "pod"}) == lines.QUIC {
+				if x.transportFor(westGateway, origin{from: "pod"}) == lines.QUIC {
 					others++
 				}
-				if _, why := x.now("west"); minute == 5 && !strings.Contains(why, "QUIC failed from 10 workloads") {
+				if _, why := x.current("west"); minute == 5 && !strings.Contains(why, "QUIC failed on 10 paths") {
 					t.Errorf("the reason is %q; want the workloads without UDP", why)
 				}
 			}
@@ -282,23 +304,7 @@ func TestPodsWithoutUDPUseTCPAlone(t *testing.T) {
 	})
 }
 
-// With no other pod in use, one without UDP leaves the network on TCP.
-func TestOnlyPodWithoutUDP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u := &probedPath{takes: 80 * time.Millisecond}
-		runTransports(t, u, func(x *transports) {
-			for i := range 10 * maxSources {
-				x.uses("west", origin{from: fmt.Sprintf("blocked-%d", i)})
-			}
-			time.Sleep(time.Minute)
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "UDP failed") {
-				t.Errorf("%s (%s); want TCP", got, why)
-			}
-		})
-	})
-}
-
-// A probe without a result, such as while all gateways drain, is repeated at the next sample, not immediately.
+// A probe without a result, such as while all gateways drain, is repeated at the next sample, not at once.
 func TestProbeWithoutResultWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
@@ -306,7 +312,7 @@ func TestProbeWithoutResultWaits(t *testing.T) {
 			time.Sleep(time.Minute)
 			before := u.count()
 			u.set(0, errUndeclared)
-			x.suspect("west")
+			x.requestProbe("west")
 			time.Sleep(time.Minute)
 			if n := u.count() - before; n < 2 || n > 7 {
 				t.Errorf("%d probes in a minute; want one at each sample", n)
@@ -320,12 +326,12 @@ func TestThrottledUDPIsLeft(t *testing.T) {
 		u := &probedPath{takes: 80 * time.Millisecond}
 		changes := runTransports(t, u, func(x *transports) {
 			time.Sleep(time.Minute)
-			if got, why := x.now("west"); got != lines.QUIC {
+			if got, why := x.current("west"); got != lines.QUIC {
 				t.Fatalf("%s (%s); want QUIC", got, why)
 			}
 			u.set(700*time.Millisecond, nil)
 			time.Sleep(2 * time.Minute)
-			if got, why := x.now("west"); got != lines.TCP || !strings.Contains(why, "slow") {
+			if got, why := x.current("west"); got != lines.TCP || !strings.Contains(why, "slow") {
 				t.Errorf("%s (%s); want TCP, since UDP is slow", got, why)
 			}
 			time.Sleep(time.Hour)
@@ -336,7 +342,7 @@ func TestThrottledUDPIsLeft(t *testing.T) {
 	})
 }
 
-// Whatever is observed together, a network has one probe at a time, and TCP for ten minutes after a failure.
+// For random observations a network has one probe at a time, and TCP for ten minutes after a failure.
 func TestTransportsRandomObservations(t *testing.T) {
 	seed := rand.Uint64()
 	for run := range uint64(20) {
@@ -354,30 +360,26 @@ func TestTransportsRandomObservations(t *testing.T) {
 					case 2:
 						u.set(0, errors.New("refused"))
 					case 3, 4:
-						go x.closed("west", "west/gw-"+strconv.Itoa(r.IntN(3)), hbone.ErrPingTimeout)
+						go x.requestProbe("west")
 					case 5:
-						go x.shook("west", 80*time.Millisecond, nil)
+						go x.probeDone("west", 80*time.Millisecond, nil)
 					case 6:
 						if r.IntN(10) == 0 {
-							x.input("west", func(s *selected, now time.Time) { s.fail(now, "lost") })
+							x.update("west", func(s *networkTransport, now time.Time) { s.fail(now, "lost") })
 							for range 9 {
 								time.Sleep(time.Minute)
-								x.shook("west", 80*time.Millisecond, nil)
-								if x.uses("west", origin{}) != lines.TCP {
+								x.probeDone("west", 80*time.Millisecond, nil)
+								if x.transportFor(westGateway, origin{}) != lines.TCP {
 									t.Fatalf("seed %d, run %d: QUIC within ten minutes of a failure", seed, run)
 								}
 							}
 						}
 					case 7:
-						x.uses("west", origin{from: "pod"})
+						x.transportFor(westGateway, origin{from: "pod"})
 					case 8:
-						x.suspect("west")
-						if r.IntN(2) == 0 {
-							x.overtaken("west")
-							break
-						}
+						x.requestProbe("west")
 						pod := origin{from: strconv.Itoa(r.IntN(20))}
-						if x.missed("west", pod, errors.New("no answer")); x.uses("west", pod) != lines.TCP {
+						if x.handshakeFailed(westGateway, pod, errors.New("no answer")); x.transportFor(westGateway, pod) != lines.TCP {
 							t.Fatalf("seed %d, run %d: QUIC for a source from which it failed", seed, run)
 						}
 					}

@@ -224,7 +224,10 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 1 {
 		t.Errorf("isthmus_line_transport of quic is %v", n)
 	}
-	if l := a.line(t); l.QUICRTTMicros <= 0 || l.QUICRTTMicros > time.Second.Microseconds() || l.QUICSent == 0 || l.QUICLost > l.QUICSent/2 {
+	if n := client.Metric(t, `isthmus_line_quic_failing{network="west"}`); n != 0 {
+		t.Errorf("isthmus_line_quic_failing is %v while QUIC is used", n)
+	}
+	if l := a.line(t); l.QUICRTTMicros <= 0 || l.QUICRTTMicros > time.Second.Microseconds() || l.QUICLoss == nil || *l.QUICLoss > 0.5 {
 		t.Errorf("%+v: want statistics of QUIC", l)
 	}
 	for _, metric := range []string{
@@ -236,7 +239,6 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 			t.Errorf("%s is %v", metric, n)
 		}
 	}
-	a.awaitTransport(t, lines.QUIC, "QUIC loses")
 	_, body := client.Get(t, "/explain?"+url.Values{"source": {a.shop.UID}, "destination": {hello}}.Encode())
 	if !strings.Contains(body, `"transport":"quic"`) && !strings.Contains(body, `"transport": "quic"`) {
 		t.Errorf("explain has no transport: %s", body)
@@ -267,6 +269,9 @@ func TestAutoMovesToQUICAndBack(t *testing.T) {
 	}
 	if n := client.Metric(t, `isthmus_line_transport{network="west",transport="quic"}`); n != 0 {
 		t.Errorf("isthmus_line_transport of quic is %v after the failure", n)
+	}
+	if n := client.Metric(t, `isthmus_line_quic_failing{network="west"}`); n != 1 {
+		t.Errorf("isthmus_line_quic_failing is %v after the failure", n)
 	}
 	if n := client.Metric(t, `isthmus_line_quic_failures_total{network="west"}`); n == 0 {
 		t.Error("no failed QUIC handshake is counted")

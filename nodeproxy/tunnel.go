@@ -269,7 +269,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
 	bulk := v.bulk && v.session.ID == 0
-	over := p.transportTo(gw.Network, from, bulk)
+	over := p.transportTo(gw, from, bulk)
 	key := p.gatewayKey(from, gw, over)
 	key.Bulk = bulk
 	dial := p.gatewayDialer(from, gw, over, p.adopt(from, over, bulk))

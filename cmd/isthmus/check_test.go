@@ -89,7 +89,7 @@ func TestCheckOfAProcess(t *testing.T) {
 			s.Process, s.Services = "node proxy east-1", []answer.Row{{Why: "nothing like it"}}
 		},
 		"ISTH-307": func(s *answer.Status) {
-			s.Gateways = []answer.Gateway{{Network: "west", Name: "gw-1", Error: "refused"}}
+			s.Gateways = []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "not heard by the gateways of network east"}}
 		},
 	} {
 		s, c := well(), &checkup{}

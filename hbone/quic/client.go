@@ -64,7 +64,7 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config
 	context.AfterFunc(q.Context(), func() { time.AfterFunc(lingerTime, release) }) // the peer may ask again
 	outer, inner := newPipe(q)
 	c := &client{conn: newConn(q, true, cfg.Memory), pipe: inner, accepted: quicvarint.Max, requests: map[quicgo.StreamID]*quicgo.Stream{}}
-	session := translator(c.conn, 0)
+	session := innerConfig(c.conn, 0)
 	session.Hold = c.ready
 	c.session = hbone.NewServer(inner, session, c.handle)
 	c.onGoAway = c.goAway
@@ -89,9 +89,9 @@ func newPipe(q *quicgo.Conn) (outer, inner *hbone.Pipe) {
 	}})
 }
 
-// translator configures the session behind the pipe of c, with at most maxStreams CONNECTs. 0: as many as
+// innerConfig configures the session behind the pipe of c, with at most maxStreams CONNECTs. 0: as many as
 // by default.
-func translator(c *conn, maxStreams int) hbone.Config {
+func innerConfig(c *conn, maxStreams int) hbone.Config {
 	cfg := hbone.DefaultConfig()
 	cfg.MaxStreams = cmp.Or(maxStreams, cfg.MaxStreams)
 	cfg.Memory, cfg.Owner = c.memory.Budget, c.memory.Owner

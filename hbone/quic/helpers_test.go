@@ -41,6 +41,7 @@ type rigConfig struct {
 	handler        hbone.Handler
 	decline        string
 	socket         net.PacketConn // of the listener; nil: any
+	from           net.PacketConn // of the client; nil: any
 }
 
 func newRig(t testing.TB, c rigConfig) *rig {
@@ -55,6 +56,9 @@ func newRig(t testing.TB, c rigConfig) *rig {
 	if c.handler == nil {
 		c.handler = echo
 	}
+	if c.from == nil {
+		c.from = udp(t)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.serving.Go(func() { r.accept(ctx, c) })
 	t.Cleanup(func() {
@@ -62,7 +66,7 @@ func newRig(t testing.TB, c rigConfig) *rig {
 		r.listener.Close()
 		r.serving.Wait()
 	})
-	r.client = r.dial(c.client)
+	r.client = r.start(r.pipeFrom(c.from), c.client)
 	t.Cleanup(func() {
 		r.client.Close(nil)
 		<-r.client.Closed()
@@ -103,16 +107,20 @@ func (r *rig) clientTLS() *tls.Config {
 	return cfg
 }
 
-func (r *rig) pipe() *hbone.Pipe {
+func (r *rig) pipe() *hbone.Pipe { return r.pipeFrom(udp(r.t)) }
+
+func (r *rig) pipeFrom(socket net.PacketConn) *hbone.Pipe {
 	r.t.Helper()
-	p, err := Dial(context.Background(), udp(r.t), r.listener.Addr(), r.clientTLS(), DialConfig{})
+	p, err := Dial(context.Background(), socket, r.listener.Addr(), r.clientTLS(), DialConfig{})
 	check(r.t, err)
 	return p
 }
 
-func (r *rig) dial(cfg hbone.Config) *hbone.Session {
+func (r *rig) dial(cfg hbone.Config) *hbone.Session { return r.start(r.pipe(), cfg) }
+
+func (r *rig) start(p *hbone.Pipe, cfg hbone.Config) *hbone.Session {
 	r.t.Helper()
-	s, err := hbone.StartClient(r.pipe(), cfg)
+	s, err := hbone.StartClient(p, cfg)
 	check(r.t, err)
 	return s
 }

@@ -307,9 +307,15 @@ func TestInterimAndWithdraw(t *testing.T) {
 func TestDrain(t *testing.T) {
 	r := newRig(t, rigConfig{})
 	st := open(t, r.client)
+	if r.client.Leaving() {
+		t.Error("the client's session is leaving before GOAWAY")
+	}
 	drained := make(chan error, 1)
 	go func() { drained <- r.server(0).Drain(t.Context()) }()
-	eventually(t, "the client's session is retired", func() bool { return r.client.Availability(time.Now()).Retired })
+	eventually(t, "the client's session is leaving", r.client.Leaving)
+	if !r.client.Availability(time.Now()).Retired || r.server(0).Leaving() {
+		t.Error("the client's session is not retired, or the server's is leaving without GOAWAY of the client")
+	}
 	if _, _, err := r.client.Open(t.Context(), &hbone.Request{Authority: "app.default:80"}); !errors.Is(err, hbone.ErrRetryable) {
 		t.Errorf("open while draining: %v, want retryable", err)
 	}

@@ -198,7 +198,7 @@ func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 	}
 	outer, inner := newPipe(q)
 	s := &server{conn: newConn(q, false, l.cfg.Memory), pipe: inner, changed: make(chan struct{}, 1), streams: map[quicgo.StreamID]*hbone.Stream{}}
-	session, err := hbone.StartClient(inner, translator(s.conn, l.cfg.MaxStreams))
+	session, err := hbone.StartClient(inner, innerConfig(s.conn, l.cfg.MaxStreams))
 	if err != nil {
 		q.CloseWithError(codeInternal, "")
 		return nil, err

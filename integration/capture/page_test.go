@@ -23,7 +23,7 @@ import (
 
 var (
 	fenced  = regexp.MustCompile("(?s)\n```(sh)?\n(.*?)```")
-	changes = regexp.MustCompile(`(?:version \S+|[0-9]+ connections? \([^)]*\), round trip \S+, \S+ % retransmitted, up to \S+ Mbit/s|\b[0-9]+m?s\b|after [0-9]+ ms| )+`) // from one run to the next
+	changes = regexp.MustCompile(`(?:version \S+|[0-9]+ connections? \([^)]*\), round trip \S+, \S+ % lost, up to \S+ Mbit/s|\b[0-9]+m?s\b|after [0-9]+ ms| )+`) // from one run to the next
 )
 
 // The commands of docs/capture.md are run as a reader would, and print what it says; in network,

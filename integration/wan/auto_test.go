@@ -73,7 +73,7 @@ func TestAutoTransport(t *testing.T) {
 			}
 			began := time.Now()
 			awaitWithMessages(t, time.Minute, func() bool { return time.Since(began) > 20*time.Second })
-			got, rtt := ofQUIC(t, "isthmus_line_retransmitted_ratio"), ofQUIC(t, "isthmus_line_rtt_seconds")
+			got, rtt := ofQUIC(t, "isthmus_line_loss_ratio"), ofQUIC(t, "isthmus_line_rtt_seconds")
 			t.Logf("QUIC lost %.2g %% of %g %%, and has a round trip of %.3g s", 100*got, 100*loss, rtt)
 			if got < loss/3 || got > 3*loss || rtt < 0.04 || rtt > 0.4 {
 				t.Errorf("QUIC lost %g at a round trip of %g s, want about %g and 0.04 s", got, rtt, loss)

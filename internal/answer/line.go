@@ -15,26 +15,18 @@ type Line struct {
 	Connections    int            `json:"connections"`    // of TCP that are open
 	Congestion     map[string]int `json:"congestion"`     // connections by congestion control algorithm
 	RTTMicros      int64          `json:"rttMicros"`      // mean of the smoothed round-trip times
-	Segments       uint64         `json:"segments"`       // with data, sent since each connection was opened
-	Retransmitted  uint64         `json:"retransmitted"`  // of these
+	Loss           *float64       `json:"loss,omitempty"` // share of the segments that were lost lately, 0 to 1: samples count half after 5 minutes. Without bulk; absent if there is nothing else
 	BytesPerSecond uint64         `json:"bytesPerSecond"` // most that one connection delivered lately
 
-	QUIC          int    `json:"quic,omitempty"`          // QUIC connections that are open
-	QUICRTTMicros int64  `json:"quicRTTMicros,omitempty"` // mean of their smoothed round-trip times
-	QUICSent      uint64 `json:"quicSent,omitempty"`      // bytes in packets, sent since each QUIC connection was opened
-	QUICLost      uint64 `json:"quicLost,omitempty"`      // of these, in packets that were lost
+	QUIC          int      `json:"quic,omitempty"`          // QUIC connections that are open
+	QUICRTTMicros int64    `json:"quicRTTMicros,omitempty"` // mean of their smoothed round-trip times
+	QUICLoss      *float64 `json:"quicLoss,omitempty"`      // as loss, of the bytes in QUIC packets
 
 	Transport string `json:"transport,omitempty"` // of new sessions for small messages: tcp or quic. Empty: lines.transport is tcp
 	Reason    string `json:"reason,omitempty"`    // for it
+
+	QUICFailing *bool `json:"quicFailing,omitempty"` // new sessions for small messages use TCP because QUIC failed. Absent unless lines.transport is auto
 }
-
-// Loss is the share of segments that were retransmitted, 0 to 1.
-func (l Line) Loss() float64 { return share(l.Retransmitted, l.Segments) }
-
-// QUICLoss is the share of the bytes sent over QUIC that were lost, 0 to 1.
-func (l Line) QUICLoss() float64 { return share(l.QUICLost, l.QUICSent) }
-
-func share(part, of uint64) float64 { return min(1, float64(part)/float64(max(1, of))) }
 
 // String is the line of a table without its network.
 func (l Line) String() string {
@@ -43,8 +35,8 @@ func (l Line) String() string {
 		parts = append(parts, l.measured())
 	}
 	if l.QUIC > 0 {
-		parts = append(parts, fmt.Sprintf("%d QUIC connection%s (round trip %v, %.2g %% lost)",
-			l.QUIC, plural(l.QUIC), micros(l.QUICRTTMicros), 100*l.QUICLoss()))
+		parts = append(parts, fmt.Sprintf("%d QUIC connection%s (round trip %v%s)",
+			l.QUIC, plural(l.QUIC), micros(l.QUICRTTMicros), lost(l.QUICLoss)))
 	}
 	if l.Transport != "" {
 		parts = append(parts, fmt.Sprintf("small messages use %s (%s)", l.Transport, l.Reason))
@@ -59,9 +51,16 @@ func (l Line) measured() string {
 	if rate < 10 {
 		digits = 1
 	}
-	return fmt.Sprintf("%d connection%s (%s), round trip %v, %.2g %% retransmitted, up to %.*f Mbit/s",
+	return fmt.Sprintf("%d connection%s (%s), round trip %v%s, up to %.*f Mbit/s",
 		l.Connections, plural(l.Connections), strings.Join(slices.Sorted(maps.Keys(l.Congestion)), ", "),
-		micros(l.RTTMicros), 100*l.Loss(), digits, rate)
+		micros(l.RTTMicros), lost(l.Loss), digits, rate)
+}
+
+func lost(share *float64) string {
+	if share == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %.2g %% lost", 100**share)
 }
 
 func micros(n int64) time.Duration {

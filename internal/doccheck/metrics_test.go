@@ -74,7 +74,7 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out["isthmus_connect_retries_total"] = map[string][]string{"reason": reasons}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "network_service", "gateway"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_hedges_total"] = map[string][]string{"result": {"withdrawn", "accepted", "refused", "unanswered", "nobody", "budget"}}
-	for _, name := range []string{"connections", "rtt_seconds", "retransmitted_ratio", "delivery_rate_bytes", "transport", "transport_changes_total", "quic_failures_total"} { // a series for each linked network at most
+	for _, name := range []string{"connections", "rtt_seconds", "loss_ratio", "delivery_rate_bytes", "transport", "quic_failing", "transport_changes_total", "quic_failures_total"} { // a series for each linked network at most
 		out["isthmus_line_"+name] = map[string][]string{"network": {"the name of the other network"}, "transport": {"tcp", "quic"}, "congestion": {"the name of the algorithm"}}
 	}
 	out["isthmus_cni_verdicts_total"] = map[string][]string{"verdict": {"captured", "outside", "unknown", "failed", "stopping", "refused"}}
