@@ -351,6 +351,13 @@ func agree(t *rapid.T, s *server, c *client) {
 			same(host+" of "+n, got.Export, want)
 		}
 	}
+	for _, svc := range c.snap.Services() {
+		if !c.follows[keyOf(svc)] { // of others only the pods of the node are known: they must not pass for all members
+			for _, w := range c.snap.Members(svc, own) {
+				same("node of "+w.UID+", a member of "+svc.Hostname, w.Node, c.node)
+			}
+		}
+	}
 	same("pods of the node", names(c.snap.OnNode(own, c.node)), names(s.snap.OnNode(own, c.node)))
 	same("scheduled", names(c.snap.ScheduledOn(own, c.node)), names(s.snap.ScheduledOn(own, c.node)))
 	same("outside", names(c.snap.OutsideOn(own, c.node)), names(s.snap.OutsideOn(own, c.node)))
