@@ -1,7 +1,6 @@
 package wds
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -66,187 +65,150 @@ func (d *Decoder) closed(ref Ref) []discovery.Change {
 	return d.set(ref, []discovery.Change{{Key: clusterKey(discovery.KindPolicy, ref.Name), Record: discovery.Policy(tree)}})
 }
 
-// treeOf returns the AuthorizationPolicy that m stands for.
+// treeOf returns the AuthorizationPolicy that m stands for. A value that policies have no form for becomes "", which
+// [policy.Parse] does not understand: an ALLOW rule with it never matches, and in a DENY rule it counts as matched.
 func treeOf(m *pb.Authorization) (map[string]any, error) {
 	namespace, action := m.GetNamespace(), m.GetAction().String()
 	if m.GetScope() == pb.Scope_GLOBAL {
 		namespace = policy.DefaultRootNamespace
 	}
 	if m.GetAction() > pb.Action_DENY || m.GetScope() > pb.Scope_WORKLOAD_SELECTOR {
-		return nil, invalid("action", action, "a later version has added it or the scope")
+		return nil, invalid("action", action, "this action, or the scope, is of a later version")
 	}
 	metadata := map[string]any{"name": m.GetName(), "namespace": namespace}
 	if m.GetDryRun() {
 		metadata["annotations"] = map[string]any{"istio.io/dry-run": "true"}
 	}
 	rules := []any{}
-	for i, r := range m.GetRules() {
-		rule, never, err := ruleOf(r, m.GetAction() == pb.Action_DENY)
-		if err != nil {
-			err.Field = fmt.Sprintf("rules[%d].%s", i, err.Field)
-			return nil, err
-		}
-		if !never {
+	for _, r := range m.GetRules() {
+		if rule, never := ruleOf(r, m.GetAction() == pb.Action_DENY); !never {
 			rules = append(rules, rule)
 		}
 	}
 	return map[string]any{"apiVersion": "security.istio.io/v1", "kind": policy.KindAuthorization, "metadata": metadata, "spec": map[string]any{"action": action, "rules": rules}}, nil
 }
 
-// ruleOf returns the rule that r stands for. never is set for one that cannot match. A clause that
-// Kubernetes' form has no place for counts as matched in a DENY policy, and as not matched in an ALLOW policy.
-func ruleOf(r *pb.Rule, deny bool) (rule map[string]any, never bool, wrong *Error) {
+// ruleOf returns the rule that r stands for; never if it cannot match. A clause without a form in Kubernetes counts
+// as matched in a DENY policy, and as not matched in an ALLOW policy.
+func ruleOf(r *pb.Rule, deny bool) (rule map[string]any, never bool) {
 	rule = map[string]any{}
 	var when []any
-	for i, c := range r.GetClauses() {
-		var matches []fields
-		for j, m := range c.GetMatches() {
-			f, err := fieldsOf(m)
-			if err != nil {
-				err.Field = fmt.Sprintf("clauses[%d].matches[%d].%s", i, j, err.Field)
-				return nil, false, err
-			}
-			if len(f) > 0 {
+	for _, c := range r.GetClauses() {
+		var matches [][]field
+		for _, m := range c.GetMatches() {
+			if f := fieldsOf(m); len(f) > 0 {
 				matches = append(matches, f)
 			}
 		}
-		all := func(group string) bool {
-			return !slices.ContainsFunc(matches, func(f fields) bool { return f.outside(group) })
+		all := func(is func(field) bool) bool {
+			return !slices.ContainsFunc(matches, func(m []field) bool { return slices.ContainsFunc(m, func(f field) bool { return !is(f) }) })
 		}
 		switch {
 		case len(c.GetMatches()) == 0:
 		case len(matches) == 0:
-			return nil, true, nil
-		case rule["from"] == nil && all("from"):
+			return nil, true
+		case rule["from"] == nil && all(func(f field) bool { return f.group == "from" }):
 			rule["from"] = listOf(matches, "source")
-		case rule["to"] == nil && all("to"):
+		case rule["to"] == nil && all(func(f field) bool { return f.group == "to" }):
 			rule["to"] = listOf(matches, "operation")
-		case len(matches) == 1 && !slices.ContainsFunc(matches[0], func(f field) bool { return f.condition == "" }):
-			when = append(when, conditionsOf(matches[0])...)
+		case len(matches) == 1 && all(func(f field) bool { return f.condition != "" }):
+			for _, f := range matches[0] {
+				when = append(when, map[string]any{"key": f.condition, map[bool]string{false: "values", true: "notValues"}[f.not]: f.values})
+			}
 		case !deny:
-			return nil, true, nil
+			return nil, true
 		}
 	}
 	if len(when) > 0 {
 		rule["when"] = when
 	}
-	return rule, false, nil
+	return rule, false
 }
 
-// field is one list of a match.
+// field is one list of a match, as from or to of a rule has it, or when.
 type field struct {
-	group, key string // from or to, and the key there; "" if it has none
-	condition  string // of when
-	not        bool
-	values     []any
+	group, key, condition string
+	not                   bool
+	values                []any
 }
 
-type fields []field
-
-func (f fields) outside(group string) bool {
-	return slices.ContainsFunc(f, func(x field) bool { return x.group != group })
-}
-
-func listOf(matches []fields, item string) (out []any) {
+func listOf(matches [][]field, item string) (out []any) {
 	for _, m := range matches {
 		body := map[string]any{}
 		for _, f := range m {
-			body[f.key] = f.values
+			key := f.key
+			if f.not {
+				key = "not" + strings.ToUpper(key[:1]) + key[1:]
+			}
+			body[key] = f.values
 		}
 		out = append(out, map[string]any{item: body})
 	}
 	return out
 }
 
-func conditionsOf(m fields) (out []any) {
-	for _, f := range m {
-		list := "values"
-		if f.not {
-			list = "notValues"
+// fieldsOf returns the lists of m that are not empty.
+func fieldsOf(m *pb.Match) []field {
+	all := []field{
+		{"from", "namespaces", "source.namespace", false, texts(m.GetNamespaces())},
+		{"from", "namespaces", "source.namespace", true, texts(m.GetNotNamespaces())},
+		{"from", "principals", "source.principal", false, texts(m.GetPrincipals())},
+		{"from", "principals", "source.principal", true, texts(m.GetNotPrincipals())},
+		{"from", "ipBlocks", "source.ip", false, ranges(m.GetSourceIps())},
+		{"from", "ipBlocks", "source.ip", true, ranges(m.GetNotSourceIps())},
+		{"from", "serviceAccounts", "", false, accounts(m.GetServiceAccounts())},
+		{"from", "serviceAccounts", "", true, accounts(m.GetNotServiceAccounts())},
+		{"", "", "destination.ip", false, ranges(m.GetDestinationIps())},
+		{"", "", "destination.ip", true, ranges(m.GetNotDestinationIps())},
+		{"to", "ports", "destination.port", false, ports(m.GetDestinationPorts())},
+		{"to", "ports", "destination.port", true, ports(m.GetNotDestinationPorts())},
+	}
+	return slices.DeleteFunc(all, func(f field) bool { return len(f.values) == 0 })
+}
+
+func texts(list []*pb.StringMatch) (out []any) {
+	for _, t := range list {
+		s := "" // also of a later version
+		switch m := t.GetMatchType().(type) {
+		case *pb.StringMatch_Exact:
+			s = m.Exact
+		case *pb.StringMatch_Prefix:
+			s = m.Prefix + "*"
+		case *pb.StringMatch_Suffix:
+			s = "*" + m.Suffix
+		case *pb.StringMatch_Presence:
+			s = "*"
 		}
-		out = append(out, map[string]any{"key": f.condition, list: f.values})
+		if strings.Contains(t.GetExact()+t.GetPrefix()+t.GetSuffix(), "*") { // a character here, a pattern in a policy
+			s = ""
+		}
+		out = append(out, s)
 	}
 	return out
 }
 
-func fieldsOf(m *pb.Match) (out fields, wrong *Error) {
-	add := func(group, key, condition string, not bool, values []any, err *Error) {
-		if err != nil && wrong == nil {
-			err.Field, wrong = condition, err
-		}
-		if len(values) > 0 {
-			if not && key != "" {
-				key = "not" + strings.ToUpper(key[:1]) + key[1:]
-			}
-			out = append(out, field{group, key, condition, not, values})
-		}
-	}
-	texts := func(key, condition string, not bool, list []*pb.StringMatch) {
-		values, err := textValues(list)
-		add("from", key, condition, not, values, err)
-	}
-	texts("namespaces", "source.namespace", false, m.GetNamespaces())
-	texts("namespaces", "source.namespace", true, m.GetNotNamespaces())
-	texts("principals", "source.principal", false, m.GetPrincipals())
-	texts("principals", "source.principal", true, m.GetNotPrincipals())
-	ranges := func(group, key, condition string, not bool, list []*pb.IPRange) {
-		values, err := rangeValues(list)
-		add(group, key, condition, not, values, err)
-	}
-	ranges("from", "ipBlocks", "source.ip", false, m.GetSourceIps())
-	ranges("from", "ipBlocks", "source.ip", true, m.GetNotSourceIps())
-	ranges("", "", "destination.ip", false, m.GetDestinationIps())
-	ranges("", "", "destination.ip", true, m.GetNotDestinationIps())
-	ports := func(not bool, list []uint32) {
-		var values []any
-		for _, p := range list {
-			values = append(values, strconv.FormatUint(uint64(p), 10))
-		}
-		add("to", "ports", "destination.port", not, values, nil)
-	}
-	ports(false, m.GetDestinationPorts())
-	ports(true, m.GetNotDestinationPorts())
-	accounts := func(not bool, list []*pb.ServiceAccountMatch) {
-		var values []any
-		for _, a := range list {
-			values = append(values, a.GetNamespace()+"/"+a.GetServiceAccount())
-		}
-		add("from", "serviceAccounts", "", not, values, nil)
-	}
-	accounts(false, m.GetServiceAccounts())
-	accounts(true, m.GetNotServiceAccounts())
-	return out, wrong
-}
-
-func textValues(list []*pb.StringMatch) (out []any, wrong *Error) {
-	for _, t := range list {
-		switch m := t.GetMatchType().(type) {
-		case *pb.StringMatch_Exact:
-			out = append(out, m.Exact)
-		case *pb.StringMatch_Prefix:
-			out = append(out, m.Prefix+"*")
-		case *pb.StringMatch_Suffix:
-			out = append(out, "*"+m.Suffix)
-		case *pb.StringMatch_Presence:
-			out = append(out, "*")
-		default:
-			return nil, invalid("", "", "a later version has added this way to match")
-		}
-		if s := out[len(out)-1].(string); strings.Contains(strings.Trim(s, "*"), "*") || s == "" {
-			return nil, invalid("", s, "has a * inside, or is empty")
-		}
-	}
-	return out, nil
-}
-
-func rangeValues(list []*pb.IPRange) (out []any, wrong *Error) {
+func ranges(list []*pb.IPRange) (out []any) {
 	for _, r := range list {
-		a, ok := netip.AddrFromSlice(r.GetAddress())
-		p := netip.PrefixFrom(a, int(min(r.GetLength(), 255)))
-		if !ok || !p.IsValid() {
-			return nil, invalid("", r.GetAddress(), "not a range of IP addresses")
+		a, _ := netip.AddrFromSlice(r.GetAddress())
+		if p := netip.PrefixFrom(a, int(min(r.GetLength(), 255))); p.IsValid() {
+			out = append(out, p.String())
+		} else {
+			out = append(out, "")
 		}
-		out = append(out, p.String())
 	}
-	return out, nil
+	return out
+}
+
+func ports(list []uint32) (out []any) {
+	for _, p := range list {
+		out = append(out, strconv.FormatUint(uint64(p), 10))
+	}
+	return out
+}
+
+func accounts(list []*pb.ServiceAccountMatch) (out []any) {
+	for _, a := range list {
+		out = append(out, a.GetNamespace()+"/"+a.GetServiceAccount())
+	}
+	return out
 }

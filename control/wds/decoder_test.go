@@ -279,7 +279,7 @@ func TestBadResourceNamesFieldAndSpoilsNoOther(t *testing.T) {
 		{service, "service.addresses[0]", func(a *pb.Address) { a.GetService().Addresses[0].Address = []byte{1, 2, 3} }},
 		{service, "service.ports[0]", func(a *pb.Address) { a.GetService().Ports[0].ServicePort = 65536 }},
 		{service, "service.ports[0]", func(a *pb.Address) { a.GetService().Ports[0].TargetPort = 70000 }},
-		{service, "service.name", func(a *pb.Address) { a.GetService().Name = strings.Repeat("x", 254) }},
+		{service, "service.name", func(a *pb.Address) { a.GetService().Name = strings.Repeat("x", 3000) }},
 		{service, "service.ports", func(a *pb.Address) { a.GetService().Ports = make([]*pb.Port, 5000) }},
 		{service, "service.extensions.import.addresses[0]", reextend("ServiceExtension", &pb.ServiceExtension{Import: &pb.Import{Addresses: [][]byte{{1}}}})},
 		{service, "service.extensions.import.ports", reextend("ServiceExtension", &pb.ServiceExtension{Import: &pb.Import{Ports: []*pb.ImportPort{{}}}})},
@@ -289,7 +289,7 @@ func TestBadResourceNamesFieldAndSpoilsNoOther(t *testing.T) {
 		{pod, "workload.trust_domain", func(a *pb.Address) { a.GetWorkload().TrustDomain = "other.example" }},
 		{pod, "workload.addresses[0]", func(a *pb.Address) { a.GetWorkload().Addresses[0] = nil }},
 		{pod, "workload.extensions.ports", reextend("WorkloadExtension", &pb.WorkloadExtension{Ports: []*pb.NamedPort{{Name: "http"}}})},
-		{pod, `workload.services["n0/s0.n0.svc.cluster.local"].ports`, func(a *pb.Address) {
+		{pod, "workload.services.ports", func(a *pb.Address) {
 			a.GetWorkload().Services["n0/s0.n0.svc.cluster.local"].Ports = make([]*pb.Port, 5000)
 		}},
 		{gateway, "workload.extensions.addresses", reextend("Gateway", &pb.Gateway{})},
@@ -299,7 +299,7 @@ func TestBadResourceNamesFieldAndSpoilsNoOther(t *testing.T) {
 		{gateway, "workload.extensions.sources", reextend("Gateway", &pb.Gateway{Addresses: [][]byte{{10, 9, 0, 1, 1, 1}}, Sources: [][]byte{{1}}})},
 		{remote, "workload.network", func(a *pb.Address) { a.GetWorkload().Network = own }},
 		{remote, "workload.extensions.ports", reextend("RemoteService", &pb.RemoteService{Ports: []*pb.NamedPort{{}}})},
-		{remote, "identities[0]", reextend("RemoteService", &pb.RemoteService{Identities: []string{strings.Repeat("x", 3000)}})},
+		{remote, "identities", reextend("RemoteService", &pb.RemoteService{Identities: []string{strings.Repeat("x", 3000)}})},
 	} {
 		t.Run(x.name+" "+x.field, func(t *testing.T) {
 			s, c := newServer(remoteWorld()...), newClient("n1")
@@ -348,6 +348,33 @@ func TestUnreadablePolicyDeniesEverything(t *testing.T) {
 		b.Apply(d.Remove(TypeAuthorization, "n0/p")...)
 		if s, _, _ := b.Commit(); len(s.Policies().Objects()) != 0 {
 			t.Errorf("%s: it stays after its removal", name)
+		}
+	}
+}
+
+// TestOddMatchNeverAllows: a match of a stock istiod without a form in Kubernetes, or of a later version.
+func TestOddMatchNeverAllows(t *testing.T) {
+	port := func(n uint32) *pb.Match { return &pb.Match{DestinationPorts: []uint32{n}} }
+	anyone := &pb.Match{Principals: []*pb.StringMatch{{MatchType: &pb.StringMatch_Presence{Presence: &pb.Empty{}}}}}
+	for what, rule := range map[string]*pb.Rule{
+		"a later way to match":     {Clauses: []*pb.Clause{{Matches: []*pb.Match{{Principals: []*pb.StringMatch{{}}}}}}},
+		"a star in a text":         {Clauses: []*pb.Clause{{Matches: []*pb.Match{{Principals: []*pb.StringMatch{{MatchType: &pb.StringMatch_Exact{Exact: "cluster.local/*"}}}}}}}},
+		"a star in a negated text": {Clauses: []*pb.Clause{{Matches: []*pb.Match{{NotNamespaces: []*pb.StringMatch{{MatchType: &pb.StringMatch_Prefix{Prefix: "*x"}}}}}}}},
+		"no range":                 {Clauses: []*pb.Clause{{Matches: []*pb.Match{{SourceIps: []*pb.IPRange{{Address: []byte{1, 2}}}}}}}},
+		"a clause of two kinds":    {Clauses: []*pb.Clause{{Matches: []*pb.Match{anyone, port(8080)}}}},
+		"three lists of ports":     {Clauses: []*pb.Clause{{Matches: []*pb.Match{port(8080), port(1)}}, {Matches: []*pb.Match{port(8080), port(2)}}}},
+	} {
+		for action, allowed := range map[pb.Action]bool{pb.Action_ALLOW: false, pb.Action_DENY: false} {
+			d, b := NewDecoder(Config{Network: own, Node: "n1", TrustDomain: "cluster.local", Istiod: true}), discovery.NewBuilder(0)
+			changes, err := d.Put(TypeAuthorization, "n0/p", marshal(&pb.Authorization{Name: "p", Namespace: "n0", Scope: pb.Scope_NAMESPACE, Action: action, Rules: []*pb.Rule{rule}}))
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			b.Apply(changes...)
+			s, _, _ := b.Commit()
+			if got := s.Policies().For(policy.Workload{Namespace: "n0"}).Decide(connections[4]); got.Allowed() != allowed {
+				t.Errorf("%s of %v: %v is %v", what, action, connections[4], got)
+			}
 		}
 	}
 }
