@@ -1,8 +1,8 @@
-// Package health has the messages in which health travels between gateways and node proxies, and what
-// follows from them.
+// Package health has the messages of health between gateways and node proxies, and pure functions
+// on them.
 //
 // Down, a [ServiceHealth] is one resource for each port of a service, NAMESPACE/HOSTNAME/PORT: by
-// network the numbers of ready and healthy endpoints, the gateways with what each of them reaches, and
+// network the numbers of ready and healthy endpoints, the availability through each gateway, and
 // the ejected endpoints. A gateway makes it from the merged reports of the network ([FromMerge]). A node proxy
 // turns each one, and the one before, into a [View] for its picker. A network that is not listed has unknown
 // health: its endpoints count as healthy.

@@ -65,7 +65,7 @@ func (h ServiceHealth) Network(name string) (Network, bool) {
 	return h.Networks[i], true
 }
 
-// State says how far the health of a network can be relied on.
+// State is the freshness of a network's health.
 type State uint8
 
 // The states.
@@ -99,7 +99,7 @@ type Network struct {
 	Gateways  []Gateway // sorted by name
 	Ejected   []Ejected // sorted by endpoint
 	Further   uint32    // ejected endpoints beyond these
-	MaxWeight uint32    // of the network for this service, as the link says; 0: unbounded
+	MaxWeight uint32    // bound of the link for this service; 0: unbounded
 }
 
 // Gateway is the availability through one gateway.

@@ -27,13 +27,13 @@ type View struct {
 	// Turned is when counts or exceptions changed, as seen here.
 	Turned time.Time
 
-	ejected map[mesh.EndpointID][]uint64 // by faults; the gateway instances that were alive then, and all since
+	ejected map[mesh.EndpointID][]uint64 // faults, with the gateway instances alive in the last view that had them
 }
 
 // Availability is a gateway's part of a View.
 type Availability struct {
 	Gateway
-	Since time.Time // when it reported what it reports, as seen here
+	Since time.Time // of its present report, as seen here
 }
 
 // Usable reports whether the health decides anything. If not, treat all endpoints as healthy.
@@ -41,9 +41,9 @@ func (v View) Usable() bool { return v.State != Unknown }
 
 // Next returns the view of n, which follows v. The zero View is before any.
 //
-// An endpoint counts as readmitted if it is ejected no longer, no ejected endpoint is without a name, and
-// every gateway instance that was alive while it was ejected still is. So neither the end of a gateway
-// nor an expired report readmits an endpoint: failures seen by the reader itself count on.
+// An endpoint counts as readmitted if it is not ejected, every ejected endpoint is named, and every gateway
+// instance that was alive while it was ejected is still alive. So neither a lost gateway nor an expired
+// report readmits an endpoint: the reader keeps the failures that it observed.
 func (v View) Next(n Network, now time.Time) View {
 	next := View{Network: n, Turned: now, Returned: map[mesh.EndpointID]time.Time{}, ejected: map[mesh.EndpointID][]uint64{}}
 	for _, e := range n.Ejected {

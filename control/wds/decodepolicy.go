@@ -11,8 +11,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// authorization takes a policy. From a gateway of ours it is the object itself, whose selector
-// becomes the label of the workloads that list it.
+// authorization takes a policy. A gateway of ours sends the object. Its selector becomes the label of the workloads
+// that list it.
 func (d *Decoder) authorization(ref Ref, m *pb.Authorization) ([]discovery.Change, error) {
 	if m.GetNamespace()+"/"+m.GetName() != ref.Name {
 		return nil, invalid("name", m.GetNamespace()+"/"+m.GetName(), "not the name of the resource")
@@ -24,7 +24,7 @@ func (d *Decoder) authorization(ref Ref, m *pb.Authorization) ([]discovery.Chang
 		return nil, err
 	case !has && !d.c.Istiod:
 		if strings.HasPrefix(m.GetName(), strictPrefix) {
-			return d.set(ref, nil), nil // of PeerAuthentications that come as such
+			return d.set(ref, nil), nil // PeerAuthentications are resources too
 		}
 		return nil, invalid("extensions", "", "missing: the server is not a gateway of Isthmus; set istiod for a stock one")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// Config says whose resources a Decoder reads, and for which node proxy.
+// Config describes a node proxy and its server.
 type Config struct {
 	Network, Node string // of the node proxy
 	TrustDomain   string
@@ -27,7 +27,7 @@ type Config struct {
 	Lookup func(host string) []netip.Addr
 }
 
-// Followed in full with [Decoder.Follow]: every service.
+// Everything stands for every service in [Decoder.Follow].
 const Everything = "*"
 
 // Decoder turns resources into changes of records for a [discovery.Builder]. It holds what a stream
@@ -36,14 +36,14 @@ type Decoder struct {
 	c        Config
 	made     map[Ref][]discovery.Key        // records of each resource
 	shared   map[discovery.Key]int          // how many resources have made a record that several may make
-	followed map[string]bool                // services whose workloads are all subscribed
+	followed map[string]bool                // services with all their workloads
 	services map[string]bool                // that are held, by key
 	pods     map[string]*pod                // by uid
 	members  map[string]map[string]struct{} // uids, by key of a service
 	istiod   istiod
 }
 
-// pod is a workload of the own network.
+// pod is the state of a workload of the own network.
 type pod struct {
 	address  *discovery.Workload // as Address has it
 	services []string            // keys
@@ -67,8 +67,8 @@ func (d *Decoder) Start() []discovery.Change {
 	}
 }
 
-// Put takes a resource, new or changed. If it cannot be used, the error is an [*Error], and what the
-// resource was before stays; in place of such a policy there is one that denies everything.
+// Put takes a resource, new or changed. If it cannot be used, the error is an [*Error], and its former
+// state stays. A policy is replaced by one that denies everything.
 func (d *Decoder) Put(typ, name string, body []byte) ([]discovery.Change, error) {
 	ref := Ref{typ, name}
 	changes, err := d.put(ref, body)
@@ -127,7 +127,7 @@ func read(body []byte, m proto.Message) error {
 	return bounded(m)
 }
 
-// Remove takes the end of a resource.
+// Remove takes the removal of a resource.
 func (d *Decoder) Remove(typ, name string) []discovery.Change {
 	ref := Ref{typ, name}
 	if typ == TypeNodePod {
@@ -144,7 +144,7 @@ func (d *Decoder) Remove(typ, name string) []discovery.Change {
 	return changes
 }
 
-// drop ends what name was, a service, a pod or a remote service, besides its records.
+// drop removes the state of a service, a pod or a remote service.
 func (d *Decoder) drop(name string) (changes []discovery.Change) {
 	if p := d.pods[name]; p != nil {
 		d.join(name, p.services, nil)
@@ -158,8 +158,8 @@ func (d *Decoder) drop(name string) (changes []discovery.Change) {
 	return append(changes, d.istiod.drop(d, name)...)
 }
 
-// Follow says whether all workloads of a service (its key, or Everything) are subscribed. A workload is a
-// member of others only if it is on the node: of these services some members would be missing.
+// Follow sets whether all workloads of a service are subscribed. service is its key, or Everything. A pod of
+// another node is a member of followed services only: otherwise a service would lack members.
 func (d *Decoder) Follow(service string, on bool) []discovery.Change {
 	if d.followed[service] == on {
 		return nil
@@ -254,7 +254,8 @@ func clusterKey(kind discovery.Kind, name string) discovery.Key {
 	return discovery.Key{Kind: kind, Source: discovery.Cluster, Name: name}
 }
 
-// sourced is Told for what is on another network, whose gateways may share an address with those of a third.
+// sourced returns a key with source Told for an object of another network: gateways of two networks may share an
+// address.
 func (d *Decoder) sourced(kind discovery.Kind, network, name string) discovery.Key {
 	k := clusterKey(kind, name)
 	if network != d.c.Network {
@@ -348,8 +349,8 @@ func (d *Decoder) address(ref Ref, m *pb.Address) ([]discovery.Change, error) {
 	return d.addressedPod(ref, w)
 }
 
-// addressedPod takes a pod. Those of other networks are not used: they are reached as remote services. A stock
-// istiod also has pods that share the address of their node, and workloads with host names: these are not used.
+// addressedPod takes a pod of the own network. Pods of other networks are reached as remote services. Pods that share
+// the address of their node, and workloads with a host name, are not used; only a stock istiod sends them.
 func (d *Decoder) addressedPod(ref Ref, m *pb.Workload) ([]discovery.Change, error) {
 	if m.GetNetwork() != d.c.Network || m.GetNetworkMode() == pb.NetworkMode_HOST_NETWORK {
 		return d.drop(ref.Name), nil

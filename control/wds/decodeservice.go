@@ -70,7 +70,7 @@ func (d *Decoder) service(ref Ref, m *pb.Service) ([]discovery.Change, error) {
 	return append(changes, d.istiod.identities(d, ref.Name, m.GetSubjectAltNames())...), nil
 }
 
-// serviceKey orders the services of one hostname: the canonical one has it, then the first namespace.
+// serviceKey returns a key by which discovery prefers the canonical service of a hostname, then the first namespace.
 func serviceKey(m *pb.Service) discovery.Key {
 	order := "1"
 	if m.GetCanonical() {
@@ -79,7 +79,7 @@ func serviceKey(m *pb.Service) discovery.Key {
 	return clusterKey(discovery.KindService, m.GetHostname()+"/"+order+"/"+m.GetNamespace())
 }
 
-// addresses sets the virtual addresses of s on the own network, without those of its import.
+// addresses sets the virtual addresses of s on the own network, except the addresses of its import.
 func (d *Decoder) addresses(s *discovery.Service, m *pb.Service) error {
 	for i, a := range m.GetAddresses() {
 		field := fmt.Sprintf("service.addresses[%d]", i)
@@ -95,7 +95,7 @@ func (d *Decoder) addresses(s *discovery.Service, m *pb.Service) error {
 	return nil
 }
 
-// decodePorts returns the ports of a service. Without an extension the target of a port is what each workload says.
+// decodePorts returns the ports of a service. The name of a target goes before its number.
 func decodePorts(ports []*pb.Port, extensions []*pb.ServicePort) (out []discovery.ServicePort, err error) {
 	extra := map[uint32]*pb.ServicePort{}
 	for _, x := range extensions {

@@ -2,14 +2,14 @@
 // services) and Authorization, and two types of ours. An [Encoder] runs at a gateway, a [Decoder] at a
 // node proxy. It does not know how resources travel.
 //
-// What it promises:
+// It promises:
 //
-//   - An equal snapshot has equal bytes, however it came about. The work of an update is in proportion to
-//     the change; only a change of the policies with a selector looks at every workload.
-//   - From the resources of its keys a node proxy builds what the gateway has for it.
-//   - A stock ztunnel can use the resources, and a node proxy those of a stock istiod.
+//   - Equal snapshots have equal bytes. The work of an update is in proportion to the change. Only a
+//     change of policies with a selector looks at every workload.
+//   - A node proxy builds the same services, workloads, gateways and decisions as its gateway.
+//   - A stock ztunnel can use the resources. A node proxy can use the resources of a stock istiod.
 //   - A resource that cannot be used is an [*Error] with its name, field, value and remedy. It affects no
-//     other. Only an unreadable policy has an effect: it denies everything in its namespace.
+//     other resource. An unreadable policy denies everything in its namespace.
 //
 // The gateway verifies and admits other networks before their services come into its snapshot, as
 // records of discovery (Share, Gateway, Network). They have no workloads there: see
@@ -25,10 +25,10 @@
 //	isthmus:node/NODE         the pods of a node
 //	isthmus:namespace/NAME    the policies of a namespace
 //	isthmus:every-node        networks, gateways, policies of the root namespace
-//	isthmus:takeover          services whose own addresses lead to other networks
+//	isthmus:takeover          services with addresses that lead to other networks
 //
-// [NodeKeys] are those that a node proxy needs from the start. When a pod of a new namespace comes to
-// its node, it subscribes to the policies, and waits for them before it serves the pod.
+// A node proxy starts with [NodeKeys]. When the first pod of a namespace comes to its node, it subscribes to
+// the namespace's policies, and must wait for them before it serves the pod.
 //
 // # Where everything goes
 //
@@ -37,9 +37,9 @@
 //	network, segment, root namespace,         Mesh
 //	trust domain, known policy revisions
 //	service: name, namespace, hostname        Service 1 to 3
-//	  virtual addresses                       4, with those of other networks if its hostname leads there
+//	  virtual addresses                       4; of its import too, if its hostname leads to them
 //	  ports: number and target                5; name, name of the target, UDP and SCTP: +
-//	  distribution, publishNotReady           8; PreferClose, and by which object it is set: +
+//	  distribution, publishNotReady           8; PreferClose, and the object that sets it: +
 //	  aliases, scope, takeover, import        +
 //	  identities on other networks            6; by network: + of the remote service
 //	pod: uid, name, namespace, account, node, Workload 20, 1, 2, 7, 9, 18, 3, 24, 27, 6, 4
@@ -57,23 +57,22 @@
 //	  headless
 //	gateway: name, network, locality,         Workload NetworkGateway/…: 1, 4, 24, 2, 7, 6
 //	  identity
-//	  addresses                               3, those with the port of the first one; all: +
+//	  addresses                               3, with the port of the first one; all: +
 //	  drained                                 17 UNHEALTHY while another one is not; always: +
 //	  QUIC and federation addresses,          +
 //	  sources, group
 //	policy: AuthorizationPolicy               Authorization 1 to 6; the object and its revision: +
 //	  PeerAuthentication                      + of an Authorization without rules; for ztunnel as DENY
 //	                                          policies (isthmus_strict…) that workloads list
-//	asked name → service, or nothing          the resource itself, or that it is removed
+//	asked name → service, or nothing          the resource, or its removal
 //
 // Health by endpoint and port is in package control/health. For a stock ztunnel, which reads only
 // status, [Encoder.SetUnhealthy] adds it by workload.
 //
 // # Limits of a stock neighbor
 //
-// A stock ztunnel reaches other networks by hostnames with takeover alone, through a service that
+// A stock ztunnel reaches other networks by hostnames with takeover only, through a service that
 // stands for the gateways of the network. From a stock istiod these are not used: waypoints (a
-// problem of the service says so), workloads with host names instead of addresses, pods on the network
-// of their node, visibility, addresses that are ranges. Its capacity of a remote service counts
-// unready pods.
+// problem of the service), workloads with a host name and no address, pods on the host network,
+// visibility, ranges of addresses. Its capacity of a remote service counts unready pods.
 package wds

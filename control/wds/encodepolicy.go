@@ -10,10 +10,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// Names of Authorizations that are no AuthorizationPolicy, with characters that no name in Kubernetes has.
+// Names of Authorizations that are not an AuthorizationPolicy. No name in Kubernetes has these characters.
 const (
 	peerPrefix   = "peer_authentication_" // a PeerAuthentication, for our node proxies
-	strictPrefix = "isthmus_strict"       // what PeerAuthentications demand together, for a stock ztunnel
+	strictPrefix = "isthmus_strict"       // the sum of PeerAuthentications, for a stock ztunnel
 )
 
 func policyName(n policy.Name) string {
@@ -23,7 +23,7 @@ func policyName(n policy.Name) string {
 	return n.Namespace + "/" + n.Name
 }
 
-// selects reports whether o is for the workloads that its labels select, not for all of its namespace.
+// selects reports whether o has a selector.
 func selects(o policy.Object) bool {
 	switch o := o.(type) {
 	case *policy.Authorization:
@@ -34,7 +34,7 @@ func selects(o policy.Object) bool {
 	return false
 }
 
-// policies encodes what is new of the policies, and adds the pods for which others are.
+// policies encodes new and changed policies, and adds to pods the pods that they select.
 func (b *batch) policies(pods map[string]struct{}) {
 	if b.root == "" {
 		return
@@ -85,7 +85,7 @@ func (b *batch) policies(pods map[string]struct{}) {
 	}
 }
 
-// policy encodes one policy. Of a PeerAuthentication a stock ztunnel reads a DENY policy without rules, which does nothing.
+// policy encodes one policy. A stock ztunnel reads a PeerAuthentication as a DENY policy without rules: no effect.
 func (b *batch) policy(o policy.Object) {
 	n := o.Name()
 	m := &pb.Authorization{Name: n.Name, Namespace: n.Namespace, Action: pb.Action_DENY, Scope: pb.Scope_WORKLOAD_SELECTOR}
@@ -112,8 +112,8 @@ func (b *batch) policy(o policy.Object) {
 	b.put(Resource{Type: TypeAuthorization, Name: name, Keys: []string{name, group}, Body: marshal(m)})
 }
 
-// policiesOf returns the names of the policies that select w, sorted, with that of what
-// PeerAuthentications demand of it, which is encoded when it is first used.
+// policiesOf returns the names of the policies that select w, sorted. One of them may stand for the
+// PeerAuthentications of w; it is encoded when first used.
 func (b *batch) policiesOf(w *mesh.Workload) (out []string) {
 	set := b.next.Policies()
 	if set == nil || b.root == "" {

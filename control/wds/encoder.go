@@ -14,7 +14,7 @@ import (
 // Not safe for concurrent use.
 type Encoder struct {
 	network string
-	await   bool // do not send policies before those of the cluster are known
+	await   bool // send no policies before the cluster is known
 
 	snap      *mesh.Snapshot
 	root      string // as sent
@@ -24,12 +24,12 @@ type Encoder struct {
 }
 
 // NewEncoder returns an encoder for the clients of network. With awaitCluster it sends no policies
-// until those of the cluster are known: a client would take unknown policies for absent ones.
+// until the cluster's policies are known: clients would take unknown policies for absent ones.
 func NewEncoder(network string, awaitCluster bool) *Encoder {
 	return &Encoder{network: network, await: awaitCluster, unhealthy: map[string]struct{}{}, strict: map[string]bool{}}
 }
 
-// Update returns what is different in next, the next snapshot, of which changes are the changes.
+// Update takes the next snapshot and its changes, and returns the changed resources.
 func (e *Encoder) Update(next *mesh.Snapshot, changes discovery.Changes) Batch {
 	b := batch{Encoder: e, prev: e.snap, next: next, keys: map[*mesh.Service][]string{}}
 	e.snap = next
@@ -62,8 +62,8 @@ func (e *Encoder) Update(next *mesh.Snapshot, changes discovery.Changes) Batch {
 	return b.out
 }
 
-// SetUnhealthy sets whether a stock ztunnel must not choose a pod, or a remote service (RemoteUID),
-// because of its health. Our node proxies ignore that: they have health by port.
+// SetUnhealthy ejects a pod, or a remote service (RemoteUID), at stock ztunnels, or readmits it. Our node
+// proxies ignore that: they have health by port.
 func (e *Encoder) SetUnhealthy(uid string, unhealthy bool) Batch {
 	if _, was := e.unhealthy[uid]; was == unhealthy {
 		return Batch{}
@@ -85,8 +85,7 @@ func (e *Encoder) SetUnhealthy(uid string, unhealthy bool) Batch {
 	return b.out
 }
 
-// NodeKeys returns the keys that the node proxy of a node needs from the start: what every node
-// needs, its pods, and the policies and services of these.
+// NodeKeys returns the first keys of a node proxy: EveryNode, its pods, and their policies and services.
 func NodeKeys(s *mesh.Snapshot, network, node string) []string {
 	out := map[string]struct{}{EveryNode: {}, NodeKey(node): {}}
 	for _, w := range slices.Concat(s.OnNode(network, node), s.ScheduledOn(network, node)) {
@@ -156,7 +155,7 @@ func (b *batch) whole() {
 	}
 }
 
-// mesh encodes what every node proxy needs.
+// mesh encodes the resource Mesh.
 func (b *batch) mesh() {
 	m := &pb.Mesh{Network: b.network, TrustDomain: b.next.TrustDomain(), RootNamespace: b.root, AuthorizationPolicies: b.known.Authorizations, PeerAuthentications: b.known.PeerAuthentications}
 	for _, n := range b.next.ListNetworks() {
@@ -165,7 +164,7 @@ func (b *batch) mesh() {
 	b.put(Resource{Type: TypeMesh, Name: MeshName, Keys: []string{MeshName, EveryNode}, Body: marshal(m)})
 }
 
-// service encodes what is new of a service, and adds the pods of which the encoding changes.
+// service encodes a changed service and its remote parts, and adds to pods the members to encode again.
 func (b *batch) service(host string, pods map[string]struct{}) {
 	old, svc := b.prev.Named(host), b.next.Named(host)
 	changed := old != svc
@@ -209,14 +208,14 @@ func networksOf(prev *mesh.Snapshot, old *mesh.Service, next *mesh.Snapshot, svc
 	return slices.Compact(all)
 }
 
-// differs reports whether network offers something else of a service.
+// differs reports whether the part of a service on network has changed.
 func (b *batch) differs(old, svc *mesh.Service, network string) bool {
 	was, _ := b.prev.Share(old, network)
 	is, _ := b.next.Share(svc, network)
 	return was.Export != is.Export
 }
 
-// reaches reports whether clients may use what network n offers under the name of svc, by any of its names.
+// reaches reports whether clients may use the part of svc on network n, by any name.
 func (b *batch) reaches(s *mesh.Snapshot, svc *mesh.Service, n string) bool {
 	if svc == nil || n == b.network || !slices.Contains(s.Networks(svc), n) {
 		return false
@@ -224,7 +223,7 @@ func (b *batch) reaches(s *mesh.Snapshot, svc *mesh.Service, n string) bool {
 	return s.Reaches(svc, b.network, n) || s.Imports(svc, b.network, n)
 }
 
-// pod encodes a workload of this network, or that it is none.
+// pod encodes a workload, or removes it.
 func (b *batch) pod(uid string) {
 	w, waiting := b.next.Workload(uid), b.next.Scheduled(uid)
 	own := w != nil && w.Network == b.network

@@ -99,7 +99,7 @@ func networkKeys(network string, addresses []netip.Addr) (out []string) {
 	return out
 }
 
-// serviceKeys returns the keys of svc that its workloads have too. The caller does not modify them.
+// serviceKeys returns the keys of svc and its workloads. The caller does not modify them.
 func (b *batch) serviceKeys(svc *mesh.Service) []string {
 	keys, ok := b.keys[svc]
 	if !ok {
@@ -128,14 +128,14 @@ func nameKeys(svc *mesh.Service) (out []string) {
 // reserved are ranges for addresses of remote services, which node proxies capture as a whole.
 var reserved = []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("2001:2::/48")}
 
-// takenOver reports whether a node proxy must capture an address of svc by itself.
+// takenOver reports whether svc has an address that node proxies capture one by one.
 func takenOver(svc *mesh.Service) bool {
 	return leadsElsewhere(svc) && slices.ContainsFunc(svc.VIPs, func(a netip.Addr) bool {
 		return !slices.ContainsFunc(reserved, func(r netip.Prefix) bool { return r.Contains(a) })
 	})
 }
 
-// remote encodes what network offers of svc.
+// remote encodes the part of svc on network.
 func (b *batch) remote(svc *mesh.Service, network string) {
 	x, _ := b.next.Share(svc, network)
 	gateways := gatewaysOf(network)
@@ -213,8 +213,8 @@ func encodeBalancing(svc *mesh.Service) *pb.LoadBalancing {
 	return m
 }
 
-// decodeBalancing returns the distribution that m means, or comes nearest to it: it prefers the longest of
-// our lists with which that of m begins.
+// decodeBalancing returns the distribution of m, or the nearest one: the longest
+// of our lists that is a prefix of the list of m.
 func decodeBalancing(m *pb.LoadBalancing) mesh.Distribution {
 	switch m.GetMode() {
 	case pb.LoadBalancing_STRICT:

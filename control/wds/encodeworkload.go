@@ -78,7 +78,7 @@ func (b *batch) encodeWorkload(w *mesh.Workload) *pb.Workload {
 	return m
 }
 
-// without returns s, or "" if that is what a reader takes for "".
+// without returns s, or "" if s is the default that readers fill in.
 func without(s, fallback string) string {
 	if s == fallback {
 		return ""
@@ -93,7 +93,7 @@ func encodeLocality(l mesh.Locality) *pb.Locality {
 	return &pb.Locality{Region: l.Region, Zone: l.Zone, Subzone: l.Subzone}
 }
 
-// gateways encodes the gateways of a network, and for a stock ztunnel the service that stands for them.
+// gateways encodes the gateways of a network, and a service that stands for them at stock ztunnels.
 func (b *batch) gateways(network string) {
 	list := b.next.Gateways(network)
 	if b.prev != nil {
@@ -119,7 +119,7 @@ func (b *batch) gateways(network string) {
 	}
 }
 
-// gateway encodes g. avoid is for a stock ztunnel, which has no gateway left if all of them drain.
+// gateway encodes g. avoid is its status at stock ztunnels. These need a gateway even if all of them drain.
 func (b *batch) gateway(g *mesh.Gateway, avoid bool) {
 	x := &pb.Gateway{Group: g.Group, Drained: g.Drained, Addresses: encodeAddrPorts(append([]netip.AddrPort{g.Address}, g.More...)), Quic: encodeAddrPorts(g.QUIC)}
 	if g.Federation != g.Address {
@@ -136,7 +136,7 @@ func (b *batch) gateway(g *mesh.Gateway, avoid bool) {
 		m.Status = pb.WorkloadStatus_UNHEALTHY
 	}
 	r := Resource{Type: TypeAddress, Name: m.Uid, Keys: []string{m.Uid, EveryNode}}
-	if g.Network != b.network { // its own addresses are those of pods, which a stock ztunnel knows
+	if g.Network != b.network { // on its own network a stock ztunnel has these addresses as pods
 		var at []netip.Addr
 		for _, a := range g.Dialled(false) {
 			if a.Port() == g.Address.Port() && !slices.Contains(at, a.Addr()) {

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// istiod is what a Decoder holds of a stock istiod, where one resource has a part of another one: a
-// service has the identities of its remote parts, and these have the port of the gateway.
+// istiod is the state of a Decoder behind a stock istiod. There a service has the identities of its remote
+// parts, and a remote part has the port of its gateway.
 type istiod struct {
 	remotes  map[string]remotePart          // by name of the resource
 	sans     map[string][]string            // identities, by key of a service
@@ -32,7 +32,7 @@ func newIstiod() istiod {
 	return istiod{remotes: map[string]remotePart{}, sans: map[string][]string{}, parts: map[string]map[string]struct{}{}, gateways: map[string]*pb.Workload{}, ports: map[string]uint16{}}
 }
 
-// service completes s. Istio has no scope: what other networks offer under a hostname belongs to it.
+// service completes s. Istio has no scope: the hostname leads to every network.
 func (i *istiod) service(s *discovery.Service, m *pb.Service) {
 	s.Name, s.Hostname, s.Scope, s.Takeover = label(s.Name), m.GetHostname(), string(mesh.ScopeGlobal), true
 	for j := range s.Ports {
@@ -41,13 +41,13 @@ func (i *istiod) service(s *discovery.Service, m *pb.Service) {
 	}
 }
 
-// targetName is what a port of a service is called at its workloads, since istiod resolves names itself.
+// targetName returns the name of a target port at the workloads. istiod sends the number of each workload.
 func targetName(service string, port uint16) string {
 	s := fmt.Sprintf("%d/%s", port, service)
 	return s[:min(len(s), maxText)]
 }
 
-// portsByService returns the target ports of a workload under these names.
+// portsByService returns the target ports of a workload by targetName.
 func portsByService(services map[string]*pb.PortList, keys []string) (out []discovery.NamedPort, err error) {
 	for _, k := range keys {
 		for _, p := range services[k].GetPorts() {
@@ -65,7 +65,7 @@ func portsByService(services map[string]*pb.PortList, keys []string) (out []disc
 	return out, nil
 }
 
-// remote takes what another network offers of a service.
+// remote takes the part of a service on another network.
 func (i *istiod) remote(d *Decoder, ref Ref, m *pb.Workload) ([]discovery.Change, error) {
 	keys := slices.Sorted(maps.Keys(m.GetServices()))
 	if len(keys) != 1 {
@@ -116,7 +116,7 @@ func (i *istiod) emit(d *Decoder, name string) []discovery.Change {
 	})
 }
 
-// identities takes those of a service.
+// identities takes the identities of a service.
 func (i *istiod) identities(d *Decoder, service string, sans []string) (changes []discovery.Change) {
 	if !d.c.Istiod {
 		return nil
@@ -135,7 +135,7 @@ func (i *istiod) identities(d *Decoder, service string, sans []string) (changes 
 	return changes
 }
 
-// port takes on which port a gateway is reached.
+// port takes the port of a gateway from a remote part.
 func (i *istiod) port(d *Decoder, m *pb.GatewayAddress) (changes []discovery.Change) {
 	at := m.GetHostname().GetHostname()
 	if ip, ok := netip.AddrFromSlice(m.GetAddress().GetAddress()); ok {
@@ -154,7 +154,7 @@ func (i *istiod) port(d *Decoder, m *pb.GatewayAddress) (changes []discovery.Cha
 	return changes
 }
 
-// placesOf is how remote services name a gateway.
+// placesOf returns the names of a gateway in remote parts.
 func placesOf(m *pb.Workload) (out []string) {
 	for _, b := range m.GetAddresses() {
 		if ip, ok := netip.AddrFromSlice(b); ok {
@@ -217,7 +217,7 @@ func (d *Decoder) Hosts() (out []string) {
 	return slices.Compact(out)
 }
 
-// Resolved looks up the host name of gateways again.
+// Resolved takes new addresses of a host name from Lookup.
 func (d *Decoder) Resolved(host string) (changes []discovery.Change) {
 	for _, name := range slices.Sorted(maps.Keys(d.istiod.gateways)) {
 		if d.istiod.gateways[name].GetHostname() == host {
@@ -227,7 +227,7 @@ func (d *Decoder) Resolved(host string) (changes []discovery.Change) {
 	return changes
 }
 
-// drop ends what the resource called name was.
+// drop removes the state of the resource called name.
 func (i *istiod) drop(d *Decoder, name string) []discovery.Change {
 	i.forget(name)
 	delete(i.gateways, name)

@@ -30,7 +30,7 @@ type Ref struct{ Type, Name string }
 type Resource struct {
 	Type, Name string
 	Aliases    []string // network/address of each address
-	Keys       []string // by which clients subscribe to it: name, aliases and groups
+	Keys       []string // for subscriptions: name, aliases and groups
 	Body       []byte
 }
 
@@ -43,9 +43,9 @@ type Batch struct {
 
 // Keys of groups. No network has such a name.
 const (
-	// EveryNode has what every node proxy needs: networks, gateways and the policies of the root namespace.
+	// EveryNode has networks, gateways and the policies of the root namespace.
 	EveryNode = "isthmus:every-node"
-	// Takeover has the services whose own addresses lead to other networks, for node proxies that capture them.
+	// Takeover has services with addresses that lead to other networks, for node proxies that capture them.
 	Takeover = "isthmus:takeover"
 )
 
@@ -63,8 +63,8 @@ func ServiceKey(namespace, hostname string) string { return namespace + "/" + ho
 
 func keyOf(s *mesh.Service) string { return ServiceKey(s.Namespace, s.Hostname) }
 
-// gatewaysOf is the service that stands for the gateways of a network. It has one label less than
-// any service of a namespace under that domain.
+// gatewaysOf returns the service that stands for the gateways of a network. Its hostname has one label less than
+// the global names of services, so it is not one of them.
 func gatewaysOf(network string) *pb.NamespacedHostname {
 	return &pb.NamespacedHostname{Namespace: "isthmus-system", Hostname: network + ".mesh.internal"}
 }

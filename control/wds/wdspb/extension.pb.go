@@ -177,7 +177,7 @@ func (x *ServiceExtension) GetGateways() bool {
 	return false
 }
 
-// ServicePort is what a port has besides its numbers.
+// ServicePort has the names of a port.
 type ServicePort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Port          uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
@@ -736,14 +736,14 @@ func (x *Policy) GetSelected() bool {
 	return false
 }
 
-// Mesh is what every node proxy needs; there is one, named "mesh".
+// Mesh is for every node proxy. Its only resource is named "mesh".
 type Mesh struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Network       string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"` // of the gateway
 	TrustDomain   string                 `protobuf:"bytes,2,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
 	Networks      []*Network             `protobuf:"bytes,3,rep,name=networks,proto3" json:"networks,omitempty"`
 	RootNamespace string                 `protobuf:"bytes,4,opt,name=root_namespace,json=rootNamespace,proto3" json:"root_namespace,omitempty"` // empty: the policies are not known
-	// Up to which metadata.resourceVersion the policies are known; 0: unknown.
+	// metadata.resourceVersion of the newest known policies; 0: unknown.
 	AuthorizationPolicies uint64 `protobuf:"varint,5,opt,name=authorization_policies,json=authorizationPolicies,proto3" json:"authorization_policies,omitempty"`
 	PeerAuthentications   uint64 `protobuf:"varint,6,opt,name=peer_authentications,json=peerAuthentications,proto3" json:"peer_authentications,omitempty"`
 	unknownFields         protoimpl.UnknownFields
