@@ -48,7 +48,6 @@ type pod struct {
 	address  *discovery.Workload // as Address has it
 	services []string            // keys
 	node     *discovery.Workload // as NodePod has it: without an address, or outside of the mesh
-	faults   []discovery.Problem
 }
 
 // NewDecoder returns a decoder that holds nothing.
@@ -148,7 +147,7 @@ func (d *Decoder) Remove(typ, name string) []discovery.Change {
 func (d *Decoder) drop(name string) (changes []discovery.Change) {
 	if p := d.pods[name]; p != nil {
 		d.join(name, p.services, nil)
-		p.address, p.services, p.faults = nil, nil, nil
+		p.address, p.services = nil, nil
 		changes = d.emit(name)
 	}
 	if d.services[name] {
@@ -232,7 +231,7 @@ func (d *Decoder) emitMembers(service string) (changes []discovery.Change) {
 // emit returns the record of a pod as it is now.
 func (d *Decoder) emit(uid string) []discovery.Change {
 	p := d.pods[uid]
-	c := discovery.Change{Key: clusterKey(discovery.KindWorkload, uid), Faults: p.faults}
+	c := discovery.Change{Key: clusterKey(discovery.KindWorkload, uid)}
 	switch {
 	case p.address != nil:
 		w := *p.address
@@ -353,7 +352,11 @@ func (d *Decoder) address(ref Ref, m *pb.Address) ([]discovery.Change, error) {
 // the address of their node, and workloads with a host name, are not used; only a stock istiod sends them.
 func (d *Decoder) addressedPod(ref Ref, m *pb.Workload) ([]discovery.Change, error) {
 	if m.GetNetwork() != d.c.Network || m.GetNetworkMode() == pb.NetworkMode_HOST_NETWORK {
-		return d.drop(ref.Name), nil
+		return append(d.set(ref, nil), d.drop(ref.Name)...), nil
+	}
+	if h := m.GetHostname(); h != "" && len(m.GetAddresses()) == 0 {
+		c := discovery.Change{Key: clusterKey(discovery.KindWorkload, ref.Name), Faults: []discovery.Problem{{Out: true, Cause: discovery.CauseUnsupported, Field: "hostname", Value: h, Message: "workloads without an address are not used: give it an IP address"}}}
+		return append(d.drop(ref.Name), d.set(ref, []discovery.Change{c})...), nil
 	}
 	w, services, err := d.workload(m)
 	if err != nil {
@@ -361,12 +364,8 @@ func (d *Decoder) addressedPod(ref Ref, m *pb.Workload) ([]discovery.Change, err
 	}
 	p := d.pod(ref.Name)
 	d.join(ref.Name, p.services, services)
-	p.address, p.services, p.faults = &w, services, nil
-	if h := m.GetHostname(); h != "" && len(m.GetAddresses()) == 0 {
-		p.address = nil
-		p.faults = []discovery.Problem{{Out: true, Cause: discovery.CauseUnsupported, Field: "hostname", Value: h, Message: "workloads without an address are not used: give it an IP address"}}
-	}
-	return d.emit(ref.Name), nil
+	p.address, p.services = &w, services
+	return append(d.set(ref, nil), d.emit(ref.Name)...), nil
 }
 
 // workload returns a pod, and the keys of its services, sorted.
