@@ -257,7 +257,7 @@ benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt
 
 golden: ## rewrite golden files and the tables that docs/ has from the code; review the diff as code
-	$(GO) test ./discovery/file ./discovery/kube ./discovery/ztunnel ./health ./internal/doccheck -update
+	$(GO) test ./control/wds ./discovery/file ./discovery/kube ./discovery/ztunnel ./health ./internal/doccheck -update
 
 generate: ## rewrite generated code with the pinned generators
 	$(GO) generate ./...

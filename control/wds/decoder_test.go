@@ -444,3 +444,122 @@ func FuzzPut(f *testing.F) {
 		}
 	})
 }
+
+// dump is all that a snapshot has, in one text.
+func dump(s *mesh.Snapshot) string {
+	var b strings.Builder
+	for _, w := range slices.Concat(s.Workloads(), s.AllScheduled()) {
+		fmt.Fprintf(&b, "%+v %v\n", *w, hostnames(s.ServicesOf(w.UID)))
+	}
+	for _, svc := range s.Services() {
+		fmt.Fprintf(&b, "%+v\n", *svc)
+		for _, n := range s.Networks(svc) {
+			if x := s.Told(svc, n); x != nil {
+				fmt.Fprintf(&b, "%s: %+v\n", n, *x)
+			}
+		}
+	}
+	for _, n := range s.AllNetworks() {
+		for _, g := range s.Gateways(n) {
+			fmt.Fprintf(&b, "%+v\n", *g)
+		}
+	}
+	for _, o := range s.Policies().Objects() {
+		fmt.Fprintf(&b, "%s\n", o.Text())
+	}
+	return b.String()
+}
+
+// TestDecoderForgetsNothingAndEverything: after any resources, a decoder has what a new one has of the last ones,
+// also where a stock istiod has one object in several resources, and one name becomes another kind of object.
+func TestDecoderForgetsNothingAndEverything(t *testing.T) {
+	list := answers(t, "testdata/istiod.in.txtpb")
+	for _, r := range list[:len(list)-1] { // other objects under the same name, other services of one host name
+		m := &pb.Address{}
+		if err := proto.Unmarshal(r.Body, m); err != nil {
+			t.Fatal(err)
+		}
+		if s := m.GetService(); s != nil {
+			s.SubjectAltNames, s.Canonical = []string{"spiffe://cluster.local/ns/demo/sa/other"}, !s.Canonical
+		} else {
+			w := m.GetWorkload()
+			w.NetworkMode, w.Status = 1-w.NetworkMode, 1-w.Status
+			if g := w.GetNetworkGateway(); g != nil {
+				g.HboneMtlsPort = 15010
+			}
+		}
+		list = append(list, Resource{Type: r.Type, Name: r.Name, Body: marshal(m)})
+	}
+	config := Config{Network: "net-a", Node: "n1", TrustDomain: "cluster.local", Istiod: true, Lookup: func(string) []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.9.0.7")} }}
+	start := func() (*Decoder, *discovery.Builder) {
+		d, b := NewDecoder(config), discovery.NewBuilder(0)
+		b.Apply(d.Start()...)
+		b.Apply(d.Follow(Everything, true)...)
+		return d, b
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		draw := draw{r}
+		d, b := start()
+		held := map[string]Resource{}
+		for range draw.n(30) {
+			x := list[draw.n(len(list)-1)]
+			if draw.n(3) == 0 {
+				delete(held, x.Name)
+				b.Apply(d.Remove(x.Type, x.Name)...)
+			} else {
+				held[x.Name] = x
+				changes, err := d.Put(x.Type, x.Name, x.Body)
+				if err != nil {
+					r.Fatal(err)
+				}
+				b.Apply(changes...)
+			}
+			if draw.yes() {
+				b.Commit()
+			}
+		}
+		fresh, other := start()
+		for _, x := range held {
+			changes, err := fresh.Put(x.Type, x.Name, x.Body)
+			if err != nil {
+				r.Fatal(err)
+			}
+			other.Apply(changes...)
+		}
+		got, _, _ := b.Commit()
+		want, _, _ := other.Commit()
+		if g, w := dump(got), dump(want); g != w {
+			r.Fatalf("got\n%s\nwant\n%s", g, w)
+		}
+		if g, w := fmt.Sprint(b.Problems()), fmt.Sprint(other.Problems()); g != w {
+			r.Fatalf("problems %s, want %s", g, w)
+		}
+		if !slices.Equal(d.Hosts(), fresh.Hosts()) {
+			r.Fatalf("host names %v, want %v", d.Hosts(), fresh.Hosts())
+		}
+	})
+}
+
+// TestPoliciesWaitForTheCluster: with awaitCluster none is sent before those of the cluster are known, and then all.
+func TestPoliciesWaitForTheCluster(t *testing.T) {
+	tree := discovery.Policy{"apiVersion": "security.istio.io/v1", "kind": policy.KindAuthorization, "metadata": map[string]any{"name": "p", "namespace": "n0"}, "spec": map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": "x"}}}}
+	s := &server{builder: discovery.NewBuilder(0), encoder: NewEncoder(own, true), held: map[Ref]Resource{}}
+	s.apply(
+		discovery.Change{Key: clusterKey(discovery.KindNetwork, own), Record: discovery.Network{Name: own}},
+		discovery.Change{Key: clusterKey(discovery.KindWorkload, "pod-0"), Record: discovery.Workload{UID: "pod-0", Namespace: "n0", Network: own, Node: "n1", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Labels: map[string]string{"app": "x"}}},
+		discovery.Change{Key: clusterKey(discovery.KindPolicy, "n0/p"), Record: tree})
+	read := func() (*pb.Mesh, []string) {
+		m, w := &pb.Mesh{}, &pb.Address{}
+		if err := errors.Join(proto.Unmarshal(s.held[Ref{TypeMesh, MeshName}].Body, m), proto.Unmarshal(s.held[Ref{TypeAddress, "pod-0"}].Body, w)); err != nil {
+			t.Fatal(err)
+		}
+		return m, w.GetWorkload().GetAuthorizationPolicies()
+	}
+	if m, lists := read(); m.GetRootNamespace() != "" || len(lists) > 0 || s.held[Ref{TypeAuthorization, "n0/p"}].Name != "" {
+		t.Errorf("before: root namespace %q, pod lists %v", m.GetRootNamespace(), lists)
+	}
+	b := s.apply(discovery.Change{Key: discovery.RootNamespaceKey(), Record: discovery.RootNamespace{Name: "istio-config", Known: policy.Revisions{Authorizations: 7}}})
+	if m, lists := read(); !b.Whole || m.GetRootNamespace() != "istio-config" || m.GetAuthorizationPolicies() != 7 || !slices.Equal(lists, []string{"n0/p"}) || s.held[Ref{TypeAuthorization, "n0/p"}].Name == "" {
+		t.Errorf("then: %v, pod lists %v", m, lists)
+	}
+}

@@ -20,16 +20,18 @@ type istiod struct {
 	sans     map[string][]string            // identities, by key of a service
 	parts    map[string]map[string]struct{} // names of remotes, by key of a service
 	gateways map[string]*pb.Workload        // by name of the resource
-	ports    map[string]uint16              // of gateways, by network/address or host name
+	ports    map[string]map[uint16]int      // of gateways, by network/address or host name, with the number of remotes
 }
 
 type remotePart struct {
 	share   discovery.Share
 	service string // key
+	at      string // gateway
+	port    uint16 // of it; 0: none is named
 }
 
 func newIstiod() istiod {
-	return istiod{remotes: map[string]remotePart{}, sans: map[string][]string{}, parts: map[string]map[string]struct{}{}, gateways: map[string]*pb.Workload{}, ports: map[string]uint16{}}
+	return istiod{remotes: map[string]remotePart{}, sans: map[string][]string{}, parts: map[string]map[string]struct{}{}, gateways: map[string]*pb.Workload{}, ports: map[string]map[uint16]int{}}
 }
 
 // service completes s. Istio has no scope: the hostname leads to every network.
@@ -94,13 +96,18 @@ func (i *istiod) remote(d *Decoder, ref Ref, m *pb.Workload) ([]discovery.Change
 		}
 		s.Ports = append(s.Ports, discovery.SharePort{Port: port})
 	}
-	i.forget(ref.Name)
-	i.remotes[ref.Name] = remotePart{s, keys[0]}
+	at, port := placeOf(m.GetNetworkGateway())
+	was := i.forget(ref.Name)
+	i.remotes[ref.Name] = remotePart{s, keys[0], at, port}
 	if i.parts[keys[0]] == nil {
 		i.parts[keys[0]] = map[string]struct{}{}
 	}
 	i.parts[keys[0]][ref.Name] = struct{}{}
-	return append(i.emit(d, ref.Name), i.port(d, m.GetNetworkGateway())...), nil
+	if i.ports[at] == nil {
+		i.ports[at] = map[uint16]int{}
+	}
+	i.ports[at][port]++
+	return append(i.emit(d, ref.Name), i.moved(d, was, at)...), nil
 }
 
 // emit returns the record of a remote service, once its identities are known.
@@ -135,19 +142,19 @@ func (i *istiod) identities(d *Decoder, service string, sans []string) (changes 
 	return changes
 }
 
-// port takes the port of a gateway from a remote part.
-func (i *istiod) port(d *Decoder, m *pb.GatewayAddress) (changes []discovery.Change) {
-	at := m.GetHostname().GetHostname()
+// placeOf returns the name and the port of the gateway of a remote part.
+func placeOf(m *pb.GatewayAddress) (at string, port uint16) {
+	at = m.GetHostname().GetHostname()
 	if ip, ok := netip.AddrFromSlice(m.GetAddress().GetAddress()); ok {
 		at = m.GetAddress().GetNetwork() + "/" + ip.String()
 	}
-	port := uint16(min(m.GetHboneMtlsPort(), 65535))
-	if at == "" || port == 0 || i.ports[at] == port {
-		return nil
-	}
-	i.ports[at] = port
+	return at, uint16(min(m.GetHboneMtlsPort(), 65535))
+}
+
+// moved returns the records of the gateways at places, whose port may have changed.
+func (i *istiod) moved(d *Decoder, places ...string) (changes []discovery.Change) {
 	for _, name := range slices.Sorted(maps.Keys(i.gateways)) {
-		if slices.Contains(placesOf(i.gateways[name]), at) {
+		if slices.ContainsFunc(placesOf(i.gateways[name]), func(at string) bool { return at != "" && slices.Contains(places, at) }) {
 			changes = append(changes, i.emitGateway(d, name)...)
 		}
 	}
@@ -179,7 +186,9 @@ func (i *istiod) emitGateway(d *Decoder, name string) []discovery.Change {
 	m := i.gateways[name]
 	port := uint16(mesh.HBONEPort)
 	for _, at := range placesOf(m) {
-		port = cmp.Or(i.ports[at], port)
+		for _, p := range slices.Sorted(maps.Keys(i.ports[at])) {
+			port = cmp.Or(p, port)
+		}
 	}
 	var at []netip.AddrPort
 	addresses, _ := decodeAddresses("", m.GetAddresses())
@@ -229,18 +238,24 @@ func (d *Decoder) Resolved(host string) (changes []discovery.Change) {
 
 // drop removes the state of the resource called name.
 func (i *istiod) drop(d *Decoder, name string) []discovery.Change {
-	i.forget(name)
 	delete(i.gateways, name)
-	return i.identities(d, name, nil)
+	return append(i.moved(d, i.forget(name)), i.identities(d, name, nil)...)
 }
 
-func (i *istiod) forget(name string) {
+// forget drops a remote part, and returns its gateway.
+func (i *istiod) forget(name string) (at string) {
 	r, ok := i.remotes[name]
 	if !ok {
-		return
+		return ""
 	}
 	delete(i.remotes, name)
 	if delete(i.parts[r.service], name); len(i.parts[r.service]) == 0 {
 		delete(i.parts, r.service)
 	}
+	if i.ports[r.at][r.port]--; i.ports[r.at][r.port] == 0 {
+		if delete(i.ports[r.at], r.port); len(i.ports[r.at]) == 0 {
+			delete(i.ports, r.at)
+		}
+	}
+	return r.at
 }
