@@ -282,7 +282,7 @@ func TestBadResourceNamesFieldAndSpoilsNoOther(t *testing.T) {
 		{service, "service.name", func(a *pb.Address) { a.GetService().Name = strings.Repeat("x", 3000) }},
 		{service, "service.ports", func(a *pb.Address) { a.GetService().Ports = make([]*pb.Port, 5000) }},
 		{service, "service.extensions.import.addresses[0]", reextend("ServiceExtension", &pb.ServiceExtension{Import: &pb.Import{Addresses: [][]byte{{1}}}})},
-		{service, "service.extensions.import.ports", reextend("ServiceExtension", &pb.ServiceExtension{Import: &pb.Import{Ports: []*pb.ImportPort{{}}}})},
+		{service, "service.extensions.import.ports[0]", reextend("ServiceExtension", &pb.ServiceExtension{Import: &pb.Import{Ports: []*pb.Port{{}}}})},
 		{service, "service.extensions.ports", reextend("ServiceExtension", &pb.ServiceExtension{Ports: []*pb.ServicePort{{Protocol: "UDP"}}})},
 		{service, "type", func(a *pb.Address) { a.Type = nil }},
 		{pod, "workload.uid", func(a *pb.Address) { a.GetWorkload().Uid = "other" }},

@@ -37,7 +37,7 @@ func (d *Decoder) service(ref Ref, m *pb.Service) ([]discovery.Change, error) {
 	if err := d.addresses(&s, m); err != nil {
 		return nil, err
 	}
-	if s.Ports, err = decodePorts(m.GetPorts(), x.GetPorts()); err != nil {
+	if s.Ports, err = decodePorts("service.ports", m.GetPorts(), x.GetPorts()); err != nil {
 		return nil, err
 	}
 	distribution := x.GetDistribution()
@@ -96,7 +96,7 @@ func (d *Decoder) addresses(s *discovery.Service, m *pb.Service) error {
 }
 
 // decodePorts returns the ports of a service. The name of a target goes before its number.
-func decodePorts(ports []*pb.Port, extensions []*pb.ServicePort) (out []discovery.ServicePort, err error) {
+func decodePorts(field string, ports []*pb.Port, extensions []*pb.ServicePort) (out []discovery.ServicePort, err error) {
 	extra := map[uint32]*pb.ServicePort{}
 	for _, x := range extensions {
 		if x.GetProtocol() == "" {
@@ -104,14 +104,14 @@ func decodePorts(ports []*pb.Port, extensions []*pb.ServicePort) (out []discover
 		}
 	}
 	for i, p := range ports {
-		field := fmt.Sprintf("service.ports[%d]", i)
-		port, err := decodePort(field, p.GetServicePort())
+		at := fmt.Sprintf("%s[%d]", field, i)
+		port, err := decodePort(at, p.GetServicePort())
 		if err != nil {
 			return nil, err
 		}
 		s := discovery.ServicePort{Port: port, Name: extra[p.GetServicePort()].GetName(), TargetName: extra[p.GetServicePort()].GetTargetName()}
 		if s.TargetName == "" && p.GetTargetPort() != 0 {
-			if s.TargetPort, err = decodePort(field, p.GetTargetPort()); err != nil {
+			if s.TargetPort, err = decodePort(at, p.GetTargetPort()); err != nil {
 				return nil, err
 			}
 		}
@@ -137,19 +137,8 @@ func decodeImport(m *pb.Import) (x *discovery.Import, err error) {
 	if x.VIPs, err = decodeAddresses("service.extensions.import.addresses", m.GetAddresses()); err != nil {
 		return nil, err
 	}
-	for _, p := range m.GetPorts() {
-		s := discovery.ServicePort{Name: p.GetName(), TargetName: p.GetTargetName()}
-		if s.Port, err = decodePort("service.extensions.import.ports", p.GetPort()); err != nil {
-			return nil, err
-		}
-		if p.GetTarget() != 0 {
-			if s.TargetPort, err = decodePort("service.extensions.import.ports", p.GetTarget()); err != nil {
-				return nil, err
-			}
-		}
-		x.Ports = append(x.Ports, s)
-	}
-	return x, nil
+	x.Ports, err = decodePorts("service.extensions.import.ports", m.GetPorts(), m.GetNames())
+	return x, err
 }
 
 func decodePort(field string, n uint32) (uint16, error) {

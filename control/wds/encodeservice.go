@@ -13,9 +13,7 @@ import (
 
 func (b *batch) encodeService(svc *mesh.Service) Resource {
 	m := &pb.Service{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Canonical: true, LoadBalancing: encodeBalancing(svc)}
-	for _, p := range svc.Ports {
-		m.Ports = append(m.Ports, &pb.Port{ServicePort: uint32(p.Service), TargetPort: uint32(p.Target)})
-	}
+	m.Ports, _ = portsOf(svc.Ports)
 	vips := svc.VIPs
 	if leadsElsewhere(svc) {
 		vips = addressesOf(svc)
@@ -62,11 +60,7 @@ func extensionOf(svc *mesh.Service) *pb.ServiceExtension {
 	if d := svc.Distribution; d != decodeBalancing(encodeBalancing(svc)) {
 		x.Distribution = string(d)
 	}
-	for _, p := range svc.Ports {
-		if p.Name != "" || p.TargetName != "" {
-			x.Ports = append(x.Ports, &pb.ServicePort{Port: uint32(p.Service), Name: p.Name, TargetName: p.TargetName})
-		}
-	}
+	_, x.Ports = portsOf(svc.Ports)
 	for _, p := range svc.Others {
 		x.Ports = append(x.Ports, &pb.ServicePort{Port: uint32(p.Service), Name: p.Name, Protocol: p.Protocol})
 	}
@@ -75,11 +69,20 @@ func extensionOf(svc *mesh.Service) *pb.ServiceExtension {
 		for _, a := range i.VIPs {
 			x.Import.Addresses = append(x.Import.Addresses, a.AsSlice())
 		}
-		for _, p := range i.Ports {
-			x.Import.Ports = append(x.Import.Ports, &pb.ImportPort{Name: p.Name, Port: uint32(p.Service), Target: uint32(p.Target), TargetName: p.TargetName})
-		}
+		x.Import.Ports, x.Import.Names = portsOf(i.Ports)
 	}
 	return x
+}
+
+// portsOf returns ports as Istio has them, and the names that some of them have.
+func portsOf(list []mesh.Port) (ports []*pb.Port, names []*pb.ServicePort) {
+	for _, p := range list {
+		ports = append(ports, &pb.Port{ServicePort: uint32(p.Service), TargetPort: uint32(p.Target)})
+		if p.Name != "" || p.TargetName != "" {
+			names = append(names, &pb.ServicePort{Port: uint32(p.Service), Name: p.Name, TargetName: p.TargetName})
+		}
+	}
+	return ports, names
 }
 
 func globalName(name, namespace string) string { return name + "." + namespace + ".mesh.internal" }

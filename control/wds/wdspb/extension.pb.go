@@ -251,7 +251,8 @@ type Import struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Aliases       []string               `protobuf:"bytes,1,rep,name=aliases,proto3" json:"aliases,omitempty"`
 	Addresses     [][]byte               `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Ports         []*ImportPort          `protobuf:"bytes,3,rep,name=ports,proto3" json:"ports,omitempty"`
+	Ports         []*Port                `protobuf:"bytes,3,rep,name=ports,proto3" json:"ports,omitempty"`
+	Names         []*ServicePort         `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"` // of these ports
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,79 +301,18 @@ func (x *Import) GetAddresses() [][]byte {
 	return nil
 }
 
-func (x *Import) GetPorts() []*ImportPort {
+func (x *Import) GetPorts() []*Port {
 	if x != nil {
 		return x.Ports
 	}
 	return nil
 }
 
-type ImportPort struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	Target        uint32                 `protobuf:"varint,3,opt,name=target,proto3" json:"target,omitempty"` // left out: port
-	TargetName    string                 `protobuf:"bytes,4,opt,name=target_name,json=targetName,proto3" json:"target_name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ImportPort) Reset() {
-	*x = ImportPort{}
-	mi := &file_extension_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ImportPort) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ImportPort) ProtoMessage() {}
-
-func (x *ImportPort) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[3]
+func (x *Import) GetNames() []*ServicePort {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
+		return x.Names
 	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ImportPort.ProtoReflect.Descriptor instead.
-func (*ImportPort) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *ImportPort) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *ImportPort) GetPort() uint32 {
-	if x != nil {
-		return x.Port
-	}
-	return 0
-}
-
-func (x *ImportPort) GetTarget() uint32 {
-	if x != nil {
-		return x.Target
-	}
-	return 0
-}
-
-func (x *ImportPort) GetTargetName() string {
-	if x != nil {
-		return x.TargetName
-	}
-	return ""
+	return nil
 }
 
 // WorkloadExtension is in istio.workload.Workload of a pod.
@@ -386,7 +326,7 @@ type WorkloadExtension struct {
 
 func (x *WorkloadExtension) Reset() {
 	*x = WorkloadExtension{}
-	mi := &file_extension_proto_msgTypes[4]
+	mi := &file_extension_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +338,7 @@ func (x *WorkloadExtension) String() string {
 func (*WorkloadExtension) ProtoMessage() {}
 
 func (x *WorkloadExtension) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[4]
+	mi := &file_extension_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +351,7 @@ func (x *WorkloadExtension) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadExtension.ProtoReflect.Descriptor instead.
 func (*WorkloadExtension) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{4}
+	return file_extension_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WorkloadExtension) GetState() State {
@@ -438,7 +378,7 @@ type NamedPort struct {
 
 func (x *NamedPort) Reset() {
 	*x = NamedPort{}
-	mi := &file_extension_proto_msgTypes[5]
+	mi := &file_extension_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +390,7 @@ func (x *NamedPort) String() string {
 func (*NamedPort) ProtoMessage() {}
 
 func (x *NamedPort) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[5]
+	mi := &file_extension_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +403,7 @@ func (x *NamedPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamedPort.ProtoReflect.Descriptor instead.
 func (*NamedPort) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{5}
+	return file_extension_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NamedPort) GetName() string {
@@ -499,7 +439,7 @@ type RemoteService struct {
 
 func (x *RemoteService) Reset() {
 	*x = RemoteService{}
-	mi := &file_extension_proto_msgTypes[6]
+	mi := &file_extension_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +451,7 @@ func (x *RemoteService) String() string {
 func (*RemoteService) ProtoMessage() {}
 
 func (x *RemoteService) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[6]
+	mi := &file_extension_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +464,7 @@ func (x *RemoteService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoteService.ProtoReflect.Descriptor instead.
 func (*RemoteService) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{6}
+	return file_extension_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RemoteService) GetHostname() string {
@@ -605,7 +545,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_extension_proto_msgTypes[7]
+	mi := &file_extension_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +557,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[7]
+	mi := &file_extension_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +570,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{7}
+	return file_extension_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Gateway) GetAddresses() [][]byte {
@@ -687,7 +627,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_extension_proto_msgTypes[8]
+	mi := &file_extension_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +639,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[8]
+	mi := &file_extension_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +652,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{8}
+	return file_extension_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Policy) GetObject() string {
@@ -752,7 +692,7 @@ type Mesh struct {
 
 func (x *Mesh) Reset() {
 	*x = Mesh{}
-	mi := &file_extension_proto_msgTypes[9]
+	mi := &file_extension_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +704,7 @@ func (x *Mesh) String() string {
 func (*Mesh) ProtoMessage() {}
 
 func (x *Mesh) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[9]
+	mi := &file_extension_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +717,7 @@ func (x *Mesh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mesh.ProtoReflect.Descriptor instead.
 func (*Mesh) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{9}
+	return file_extension_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Mesh) GetNetwork() string {
@@ -832,7 +772,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_extension_proto_msgTypes[10]
+	mi := &file_extension_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +784,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[10]
+	mi := &file_extension_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +797,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{10}
+	return file_extension_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Network) GetName() string {
@@ -885,7 +825,7 @@ type NodePod struct {
 
 func (x *NodePod) Reset() {
 	*x = NodePod{}
-	mi := &file_extension_proto_msgTypes[11]
+	mi := &file_extension_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +837,7 @@ func (x *NodePod) String() string {
 func (*NodePod) ProtoMessage() {}
 
 func (x *NodePod) ProtoReflect() protoreflect.Message {
-	mi := &file_extension_proto_msgTypes[11]
+	mi := &file_extension_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +850,7 @@ func (x *NodePod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodePod.ProtoReflect.Descriptor instead.
 func (*NodePod) Descriptor() ([]byte, []int) {
-	return file_extension_proto_rawDescGZIP(), []int{11}
+	return file_extension_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodePod) GetScheduled() *Workload {
@@ -946,18 +886,12 @@ const file_extension_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1f\n" +
 	"\vtarget_name\x18\x03 \x01(\tR\n" +
 	"targetName\x12\x1a\n" +
-	"\bprotocol\x18\x04 \x01(\tR\bprotocol\"w\n" +
+	"\bprotocol\x18\x04 \x01(\tR\bprotocol\"\xac\x01\n" +
 	"\x06Import\x12\x18\n" +
 	"\aaliases\x18\x01 \x03(\tR\aaliases\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\fR\taddresses\x125\n" +
-	"\x05ports\x18\x03 \x03(\v2\x1f.isthmus.workload.v1.ImportPortR\x05ports\"m\n" +
-	"\n" +
-	"ImportPort\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\rR\x04port\x12\x16\n" +
-	"\x06target\x18\x03 \x01(\rR\x06target\x12\x1f\n" +
-	"\vtarget_name\x18\x04 \x01(\tR\n" +
-	"targetName\"{\n" +
+	"\taddresses\x18\x02 \x03(\fR\taddresses\x122\n" +
+	"\x05ports\x18\x03 \x03(\v2\x1c.isthmus.istio.workload.PortR\x05ports\x126\n" +
+	"\x05names\x18\x04 \x03(\v2 .isthmus.workload.v1.ServicePortR\x05names\"{\n" +
 	"\x11WorkloadExtension\x120\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1a.isthmus.workload.v1.StateR\x05state\x124\n" +
 	"\x05ports\x18\x02 \x03(\v2\x1e.isthmus.workload.v1.NamedPortR\x05ports\"3\n" +
@@ -1021,37 +955,38 @@ func file_extension_proto_rawDescGZIP() []byte {
 }
 
 var file_extension_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_extension_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_extension_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_extension_proto_goTypes = []any{
 	(State)(0),                // 0: isthmus.workload.v1.State
 	(*ServiceExtension)(nil),  // 1: isthmus.workload.v1.ServiceExtension
 	(*ServicePort)(nil),       // 2: isthmus.workload.v1.ServicePort
 	(*Import)(nil),            // 3: isthmus.workload.v1.Import
-	(*ImportPort)(nil),        // 4: isthmus.workload.v1.ImportPort
-	(*WorkloadExtension)(nil), // 5: isthmus.workload.v1.WorkloadExtension
-	(*NamedPort)(nil),         // 6: isthmus.workload.v1.NamedPort
-	(*RemoteService)(nil),     // 7: isthmus.workload.v1.RemoteService
-	(*Gateway)(nil),           // 8: isthmus.workload.v1.Gateway
-	(*Policy)(nil),            // 9: isthmus.workload.v1.Policy
-	(*Mesh)(nil),              // 10: isthmus.workload.v1.Mesh
-	(*Network)(nil),           // 11: isthmus.workload.v1.Network
-	(*NodePod)(nil),           // 12: isthmus.workload.v1.NodePod
+	(*WorkloadExtension)(nil), // 4: isthmus.workload.v1.WorkloadExtension
+	(*NamedPort)(nil),         // 5: isthmus.workload.v1.NamedPort
+	(*RemoteService)(nil),     // 6: isthmus.workload.v1.RemoteService
+	(*Gateway)(nil),           // 7: isthmus.workload.v1.Gateway
+	(*Policy)(nil),            // 8: isthmus.workload.v1.Policy
+	(*Mesh)(nil),              // 9: isthmus.workload.v1.Mesh
+	(*Network)(nil),           // 10: isthmus.workload.v1.Network
+	(*NodePod)(nil),           // 11: isthmus.workload.v1.NodePod
+	(*Port)(nil),              // 12: isthmus.istio.workload.Port
 	(*Workload)(nil),          // 13: isthmus.istio.workload.Workload
 }
 var file_extension_proto_depIdxs = []int32{
 	2,  // 0: isthmus.workload.v1.ServiceExtension.ports:type_name -> isthmus.workload.v1.ServicePort
 	3,  // 1: isthmus.workload.v1.ServiceExtension.import:type_name -> isthmus.workload.v1.Import
-	4,  // 2: isthmus.workload.v1.Import.ports:type_name -> isthmus.workload.v1.ImportPort
-	0,  // 3: isthmus.workload.v1.WorkloadExtension.state:type_name -> isthmus.workload.v1.State
-	6,  // 4: isthmus.workload.v1.WorkloadExtension.ports:type_name -> isthmus.workload.v1.NamedPort
-	6,  // 5: isthmus.workload.v1.RemoteService.ports:type_name -> isthmus.workload.v1.NamedPort
-	11, // 6: isthmus.workload.v1.Mesh.networks:type_name -> isthmus.workload.v1.Network
-	13, // 7: isthmus.workload.v1.NodePod.scheduled:type_name -> isthmus.istio.workload.Workload
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	12, // 2: isthmus.workload.v1.Import.ports:type_name -> isthmus.istio.workload.Port
+	2,  // 3: isthmus.workload.v1.Import.names:type_name -> isthmus.workload.v1.ServicePort
+	0,  // 4: isthmus.workload.v1.WorkloadExtension.state:type_name -> isthmus.workload.v1.State
+	5,  // 5: isthmus.workload.v1.WorkloadExtension.ports:type_name -> isthmus.workload.v1.NamedPort
+	5,  // 6: isthmus.workload.v1.RemoteService.ports:type_name -> isthmus.workload.v1.NamedPort
+	10, // 7: isthmus.workload.v1.Mesh.networks:type_name -> isthmus.workload.v1.Network
+	13, // 8: isthmus.workload.v1.NodePod.scheduled:type_name -> isthmus.istio.workload.Workload
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_extension_proto_init() }
@@ -1066,7 +1001,7 @@ func file_extension_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_extension_proto_rawDesc), len(file_extension_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
