@@ -30,7 +30,7 @@ endif
 
 # What is tested without the race detector: nothing there starts a goroutine (internal/depcheck looks),
 # so that there is nothing for it to find, and it takes up to ten times as long.
-ALONE := controller/imports controller/notices controller/vip discovery/excerpt drill/measure drill/scenario federation/antientropy federation/ledger gateway/picker health internal/depcheck nodeproxy/acceptqueue nodeproxy/picker nodeproxy/warmset policy
+ALONE := control/health control/wds controller/imports controller/notices controller/vip discovery/excerpt drill/measure drill/scenario federation/antientropy federation/ledger gateway/picker health internal/depcheck nodeproxy/acceptqueue nodeproxy/picker nodeproxy/warmset policy
 
 # At its end a program with the race detector sleeps for a second, unless it is told otherwise.
 export GORACE := atexit_sleep_ms=50
@@ -257,7 +257,7 @@ benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt
 
 golden: ## rewrite golden files and the tables that docs/ has from the code; review the diff as code
-	$(GO) test ./discovery/file ./discovery/kube ./discovery/ztunnel ./health ./internal/doccheck -update
+	$(GO) test ./control/wds ./discovery/file ./discovery/kube ./discovery/ztunnel ./health ./internal/doccheck -update
 
 generate: ## rewrite generated code with the pinned generators
 	$(GO) generate ./...

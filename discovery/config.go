@@ -67,6 +67,7 @@ type Gateway struct {
 	Locality          Locality         `yaml:"locality"`
 	Drained           bool             `yaml:"drained" doc:"true: takes no new connections while another gateway of its network serves"`
 	FederationAddress netip.AddrPort   `yaml:"federationAddress" doc:"where other gateways dial it for gossip, and node proxies of its network if other gateways share its address; address when left out"`
+	Group             string           `yaml:"-"` // see mesh.Gateway
 	Sources           []netip.Prefix   `yaml:"sources" doc:"sources of its connections to pods, such as 10.0.0.7/32. Node proxies restrict these connections to exported services; address and federationAddress when left out"`
 }
 

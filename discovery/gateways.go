@@ -26,7 +26,7 @@ func (n Network) read(r *reader) reading {
 }
 
 func (g Gateway) read(r *reader) reading {
-	out := &mesh.Gateway{Name: g.Name, Network: g.Network, Drained: g.Drained, Locality: mesh.Locality(g.Locality), Address: r.dialable(at{"address"}, g.Address)}
+	out := &mesh.Gateway{Name: g.Name, Network: g.Network, Group: g.Group, Drained: g.Drained, Locality: mesh.Locality(g.Locality), Address: r.dialable(at{"address"}, g.Address)}
 	claims := []claim{{what: gatewayName, text: g.Network + "/" + g.Name, path: at{"name"}}, {what: gatewayAddress, text: out.Address.String(), path: at{"address"}}}
 	r.label(at{"name"}, g.Name)
 	if out.Federation = out.Address; g.FederationAddress.IsValid() && unmap(g.FederationAddress) != out.Address {

@@ -16,17 +16,19 @@ import (
 // Share is one remote service: a service as one other network offers it, without its
 // workloads.
 type Share struct {
-	Network             string      `yaml:"network" doc:"required; the network that offers it"`
-	Name                string      `yaml:"name" doc:"required; of the service"`
-	Namespace           string      `yaml:"namespace" default:"default" doc:"of the service"`
-	Hostname            string      `yaml:"hostname" doc:"canonical name of the service; <name>.<namespace>.svc.cluster.local when left out"`
-	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services (rejected in exports of other networks); <name>.<namespace>.mesh.internal is always one"`
-	Ports               []SharePort `yaml:"ports" doc:"required; ports that clients may dial: at least one"`
-	Scope               string      `yaml:"scope" default:"global" doc:"reach: segment (networks of the same segment) or global (global-only is the same)"`
-	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"order of endpoints, if the service is not listed under services and all its entries agree; otherwise, and for StrictNode, PreferNetwork"`
-	Created             time.Time   `yaml:"created" doc:"time of the export there, such as 2026-11-22T10:00:00Z. For a service that is not listed under services, the oldest entry determines its name and ports; an entry without a time is the youngest"`
-	Identities          []string    `yaml:"identities" doc:"required unless capacity is 0; SPIFFE IDs of the workloads there: at least one"`
-	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight relative to other networks and workloads, and the number of workloads it counts as, until gateways there report its health; 0: no workload answers there"`
+	Network             string        `yaml:"network" doc:"required; the network that offers it"`
+	Name                string        `yaml:"name" doc:"required; of the service"`
+	Namespace           string        `yaml:"namespace" default:"default" doc:"of the service"`
+	Hostname            string        `yaml:"hostname" doc:"canonical name of the service; <name>.<namespace>.svc.cluster.local when left out"`
+	Aliases             []string      `yaml:"aliases" doc:"other names, if the service is not listed under services (rejected in exports of other networks); <name>.<namespace>.mesh.internal is always one"`
+	Ports               []SharePort   `yaml:"ports" doc:"required; ports that clients may dial: at least one"`
+	Scope               string        `yaml:"scope" default:"global" doc:"reach: segment (networks of the same segment) or global (global-only is the same)"`
+	TrafficDistribution string        `yaml:"trafficDistribution" default:"PreferNetwork" doc:"order of endpoints, if the service is not listed under services and all its entries agree; otherwise, and for StrictNode, PreferNetwork"`
+	Created             time.Time     `yaml:"created" doc:"time of the export there, such as 2026-11-22T10:00:00Z. For a service that is not listed under services, the oldest entry determines its name and ports; an entry without a time is the youngest"`
+	Identities          []string      `yaml:"identities" doc:"required unless capacity is 0; SPIFFE IDs of the workloads there: at least one"`
+	Headless            bool          `yaml:"-"` // see mesh.Service
+	Affinity            mesh.Affinity `yaml:"-"`
+	Capacity            *uint32       `yaml:"capacity" default:"1" doc:"its weight relative to other networks and workloads, and the number of workloads it counts as, until gateways there report its health; 0: no workload answers there"`
 }
 
 // SharePort is a port that clients may dial.
@@ -38,7 +40,7 @@ type SharePort struct {
 func (Share) kind() Kind { return KindShare }
 
 func (s Share) read(r *reader) reading {
-	x := &mesh.Export{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), Capacity: 1}
+	x := &mesh.Export{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), Capacity: 1, Headless: s.Headless, Affinity: s.Affinity}
 	named := r.label(at{"name"}, s.Name) && r.label(at{"namespace"}, x.Namespace)
 	where := at{"name"}
 	if x.Hostname = strings.ToLower(s.Hostname); s.Hostname != "" {
@@ -53,7 +55,9 @@ func (s Share) read(r *reader) reading {
 	if !ok {
 		r.drop(CauseValue, at{"created"}, s.Created.Format(time.RFC3339), "is a time that cannot be written again: use a year from 0 to 9999 and an offset from UTC below 24 hours, such as 2026-11-22T10:00:00Z")
 	}
-	out.created = created
+	if out.created = created; !created.IsZero() {
+		x.Created = created.Unix()
+	}
 	s.addAliases(r, &out, named)
 	x.Ports = s.ports(r)
 	switch x.Scope = mesh.Scope(or(s.Scope, string(mesh.ScopeGlobal))); {

@@ -239,6 +239,8 @@ type Gateway struct {
 	// Federation is where other gateways dial this one for gossip; it equals
 	// Address unless discovery says otherwise.
 	Federation netip.AddrPort
+	// Group names the gateways that reach the same workloads; empty: all of its network.
+	Group string
 	// Sources are the addresses that its connections to pods come from: never
 	// empty.
 	Sources []netip.Prefix

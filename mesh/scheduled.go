@@ -14,6 +14,14 @@ func (s *Snapshot) ScheduledOn(network, node string) []*Workload {
 	return s.awaited.get(nodeKey{network, node})
 }
 
+// AllScheduled returns every workload without an address, in no order.
+func (s *Snapshot) AllScheduled() (out []*Workload) {
+	for _, w := range s.scheduled.all() {
+		out = append(out, w)
+	}
+	return out
+}
+
 // OutsideOn returns the workloads of a node of network that are of another network, or are not in the mesh at all
 // because something is wrong with them. The node proxy of that node is told of their UIDs, so that nobody waits until
 // they are captured.

@@ -122,6 +122,20 @@ var allowed = map[string]why{
 		"federation/federationpb": "the messages to node proxies",
 		"mesh":                    "snapshots are what it takes from",
 	},
+	"control/health": {
+		"control/health/healthpb": "the messages",
+		"federation/ledger":       "the merged reports of a network",
+		"federation/record":       "causes of ejections, and their limits",
+		"mesh":                    "endpoint IDs",
+	},
+	"control/health/healthpb": {},
+	"control/wds": {
+		"control/wds/wdspb": "the messages",
+		"discovery":         "the records that resources become",
+		"mesh":              "snapshots, which it encodes",
+		"policy":            "the policies of a snapshot",
+	},
+	"control/wds/wdspb": {},
 	"discovery/ztunnel": {"mesh": "snapshots are what it translates", "policy": "who may connect, in ztunnel's words"},
 
 	// The world below them.

@@ -21,17 +21,17 @@ type ban struct {
 
 var bans = []ban{
 	{
-		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
+		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "control/health", "control/wds", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
 		never:  []string{"github.com/hashicorp/", module + "/federation/gossip"},
 		remedy: "gossip is between gateways: a node proxy learns from its own gateways by federation/healthstream",
 	},
 	{
-		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "federation/gossip", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
+		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "control/health", "control/wds", "federation/gossip", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
 		never:  []string{"k8s.io/", "sigs.k8s.io/", module + "/discovery/kube", module + "/discovery/kube/"},
 		remedy: "the data path never links client-go: discovery/kube alone speaks to Kubernetes",
 	},
 	{
-		rooms:  []string{"mesh", "route", "health", "balance", "discovery", "discovery/ztunnel", "federation", "federation/antientropy", "federation/damping", "federation/ledger", "federation/networkkey", "federation/record"},
+		rooms:  []string{"mesh", "route", "health", "balance", "discovery", "discovery/ztunnel", "federation", "federation/antientropy", "federation/damping", "federation/ledger", "federation/networkkey", "federation/record", "control/health", "control/wds"},
 		never:  []string{"net/http", "net/http/", "golang.org/x/net/", "google.golang.org/grpc", "google.golang.org/grpc/", "crypto/tls"},
 		remedy: "rooms that decide have no HTTP or TLS stack below them: let a child folder speak to the world and pass plain values",
 	},

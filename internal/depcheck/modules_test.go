@@ -10,10 +10,15 @@ import (
 // modules are the modules of others that each room imports outside of tests,
 // with what it takes from them. A room that is not here imports none.
 var modules = map[string]why{
-	"mesh":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
-	"policy":            {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
-	"route":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
-	"discovery":         {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"mesh":                    {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"policy":                  {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"route":                   {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"discovery":               {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"control/health":          {"google.golang.org/protobuf": "the codec of health and reports"},
+	"control/health/healthpb": {"google.golang.org/protobuf": "what the generated code runs on"},
+	"control/wds":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of resources"},
+	"control/wds/wdspb":       {"google.golang.org/protobuf": "what the generated code runs on"},
+
 	"discovery/excerpt": {"google.golang.org/protobuf": "the codec of what is told"},
 	"discovery/ztunnel": {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "go.yaml.in/yaml/v3": "writes the configuration"},
 	"discovery/kube": {
