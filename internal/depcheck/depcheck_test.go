@@ -169,7 +169,7 @@ func TestTestPartsStayInTests(t *testing.T) {
 
 // domains are the folders at the top: ls is the architecture.
 var domains = []string{
-	"balance", "build", "bin", "cmd", "controller", "discovery", "docs", "drill", "examples", "federation", "gateway", "hbone", "health", "helm", "identity", "integration", "internal", "mesh", "nodeproxy", "policy", "route",
+	"balance", "build", "bin", "cmd", "control", "controller", "discovery", "docs", "drill", "examples", "federation", "gateway", "hbone", "health", "helm", "identity", "integration", "internal", "mesh", "nodeproxy", "policy", "route",
 }
 
 func TestTopLevelFoldersAreDomainNouns(t *testing.T) {
