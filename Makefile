@@ -124,6 +124,7 @@ replicas: ## as root, on a machine that has little else to do: replicas behind o
 
 interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
 	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop
+	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 5m -run '^TestStockZtunnel$$' ./control/ads
 
 # helm is in a module of its own: its first build takes a minute or two of CPU.
 build/helm: internal/tools/helm/go.mod

@@ -239,6 +239,13 @@ var allowed = map[string]why{
 	},
 	"identity/istioca/istiocapb": {},
 
+	"control/ads": {
+		"control/ads/adspb": "the messages",
+		"internal/backoff":  "pauses before the next connection",
+		"internal/logging":  "limits lines about one peer",
+	},
+	"control/ads/adspb": {},
+
 	// Processes put everything together.
 	"gateway": {
 		"internal/hostport":             "addresses of this gateway and of other networks",

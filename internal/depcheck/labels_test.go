@@ -13,6 +13,12 @@ import (
 // directory, each with the closed set that it comes from. What a peer sends must
 // not reach a label: every value is a time series for ever.
 var labels = map[string]map[string]string{
+	"control/ads": {
+		"reason":                "the constants of metrics.go",
+		"reasonStreams":         "a constant",
+		"reasonType":            "a constant",
+		"reasonUnauthenticated": "a constant",
+	},
 	"controller": {
 		"outcome(err)":      "stale, gone, refused, failed",
 		"w":                 "the constants of imports.Do, and conditions",

@@ -21,12 +21,12 @@ type ban struct {
 
 var bans = []ban{
 	{
-		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "control/health", "control/wds", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
+		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "control/ads", "control/health", "control/wds", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
 		never:  []string{"github.com/hashicorp/", module + "/federation/gossip"},
 		remedy: "gossip is between gateways: a node proxy learns from its own gateways by federation/healthstream",
 	},
 	{
-		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "control/health", "control/wds", "federation/gossip", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
+		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "control/ads", "control/health", "control/wds", "federation/gossip", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
 		never:  []string{"k8s.io/", "sigs.k8s.io/", module + "/discovery/kube", module + "/discovery/kube/"},
 		remedy: "the data path never links client-go: discovery/kube alone speaks to Kubernetes",
 	},

@@ -96,6 +96,14 @@ var modules = map[string]why{
 	},
 	"identity/istioca/istiocapb": {"google.golang.org/protobuf": "what the generated code runs on"},
 
+	"control/ads": {
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"google.golang.org/grpc":              "the transport of discovery",
+		"google.golang.org/protobuf":          "the codec of resources",
+	},
+	"control/ads/adspb": {"google.golang.org/protobuf": "the runtime of the generated code"},
+
 	"gateway": {
 		"github.com/prometheus/client_golang": "its metrics",
 		"github.com/rs/zerolog":               "its log",
