@@ -50,8 +50,8 @@ func TestACallLeavesAnApplicationThatTakesLongToAccept(t *testing.T) {
 	p := hung(t, 2, func(*nodeproxy.Config) {})
 	longest := p.slowest(t, 12)
 	t.Logf("the longest took %v", longest)
-	if longest < 100*time.Millisecond || longest >= time.Second {
-		t.Errorf("the longest took %v; want more than 100 ms, and less than it takes the kernel to ask again", longest)
+	if longest < 100*time.Millisecond {
+		t.Errorf("the longest took %v; want more than 100 ms: one has waited for the pod that does not accept", longest)
 	}
 	id := p.pods[0].Endpoint()
 	line := p.client().Log.Await(t, "connection", "direction", "outbound", "hedges", 1)

@@ -108,10 +108,10 @@ func TestPathsFollowModel(t *testing.T) {
 						break
 					}
 					p.retain(func(k string) bool { return k != key })
+					synctest.Wait() // a check that was about to start has
 					w.mu.Lock()
 					delete(w.started, key)
 					w.mu.Unlock()
-					synctest.Wait()
 					if p.fault(key) != "" {
 						t.Fatalf("seed %d: %s is not listed and has a fault", seed, key)
 					}

@@ -141,6 +141,13 @@ func (t *transports) failing(network string) bool {
 	return t.of(network).failing(time.Now())
 }
 
+// pathFailing is networkTransport.pathFailing for a network.
+func (t *transports) pathFailing(network string, path udpPath) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.of(network).pathFailing(path, time.Now())
+}
+
 // failedFrom reports whether QUIC failed from a captured workload, or from this process, to any gateway of a network.
 func (t *transports) failedFrom(network, from string) bool {
 	t.mu.Lock()
@@ -387,6 +394,12 @@ var errTransportChanged = errors.New("QUIC is no longer used to this network")
 // back to TCP. Their connections stay, and new connections open sessions on this transport. After a failure of UDP, CONNECTs
 // without a response are retried.
 func (p *Proxy) changeTransport(network string, quic bool) {
+	gateways := map[*hbone.Session]string{} // of outer sessions, by picker.GatewayKey
+	for key, s := range p.pool.Sessions() {
+		if gateway, ok := strings.CutPrefix(key.UID, gatewayUID); ok {
+			gateways[s] = gateway
+		}
+	}
 	stale := map[pool.Key]bool{}
 	var abandoned []*hbone.Session
 	for key, s := range p.pool.Sessions() {
@@ -397,7 +410,7 @@ func (p *Proxy) changeTransport(network string, quic bool) {
 			stale[key] = true
 			abandoned = append(abandoned, s)
 		case quic && (key.Through == keptThrough || strings.HasPrefix(key.Address, overQUIC)):
-			stale[key] = !p.transports.failedFrom(network, key.From)
+			stale[key] = !p.transports.pathFailing(network, udpPath{key.From, gateways[s.Base()]})
 		}
 	}
 	p.pool.Retire(func(k pool.Key) bool { return stale[k] })
