@@ -94,10 +94,10 @@ test-nodeproxy test-nodeproxy-long:
 test-timed:
 	$(GO) test $(RACE) -vet=off -timeout 10m -run '$(TIMED)' ./nodeproxy
 
-# discovery/kube and hbone/pool run on one processor, for the crash above.
+# control/ads, discovery/kube and hbone/pool run on one processor, for the crash above.
 test-race:
-	$(GO) test $(RACE) -vet=off -cpu 1 -timeout 30m ./discovery/kube ./hbone/pool
-	$(GO) test $(RACE) -vet=off -p 4 -timeout 30m $$($(GO) list ./... | grep -vE '/integration(/|$$)|/isthmus/(nodeproxy|discovery/kube|hbone/pool|$(subst $(empty) ,|,$(strip $(ALONE))))$$')
+	$(GO) test $(RACE) -vet=off -cpu 1 -timeout 30m ./control/ads ./discovery/kube ./hbone/pool
+	$(GO) test $(RACE) -vet=off -p 4 -timeout 30m $$($(GO) list ./... | grep -vE '/integration(/|$$)|/isthmus/(nodeproxy|control/ads|discovery/kube|hbone/pool|$(subst $(empty) ,|,$(strip $(ALONE))))$$')
 
 test-debug:
 	$(GO) test -tags isthmus_debug -timeout 15m ./hbone/...
