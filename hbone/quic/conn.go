@@ -394,8 +394,14 @@ func (c *conn) answerWithin() time.Duration {
 	return max(lingerTime, 3*(s.SmoothedRTT+4*s.MeanDeviation))
 }
 
-// isOurs reports that the peer understands our frames. It is false until its SETTINGS are in.
+// isOurs reports whether the peer understands our frames. Its SETTINGS may arrive behind its first request, so isOurs waits for
+// them, for answerWithin at most.
 func (c *conn) isOurs() bool {
+	select {
+	case <-c.ready:
+	case <-c.q.Context().Done():
+	case <-time.After(c.answerWithin()):
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ours

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/quicvarint"
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -163,6 +164,47 @@ func TestResetArrivesBehindData(t *testing.T) {
 		wantReset(t, <-got, http2.ErrCodeInternal)
 	}
 	eventually(t, "no stream is left", func() bool { return r.client.Streams() == 0 && r.server(0).Streams() == 0 })
+}
+
+// The SETTINGS of a client arrive behind its request, and behind the response. The reset does not overtake the data.
+func TestResetWaitsForSettings(t *testing.T) {
+	data := make([]byte, 100<<10)
+	r := newRig(t, rigConfig{handler: func(_ context.Context, in *hbone.Incoming) {
+		if st, err := in.Accept(nil); err == nil {
+			st.Write(data)
+			st.ResetBehind(http2.ErrCodeConnect)
+		}
+	}})
+	q, err := quicgo.DialAddr(t.Context(), r.listener.Addr().String(), r.clientTLS(), &quicgo.Config{MaxIncomingUniStreams: 10})
+	check(t, err)
+	defer q.CloseWithError(codeNoError, "")
+	qs, err := q.OpenStreamSync(t.Context())
+	check(t, err)
+	_, err = qs.Write(requestBlock("app.default:80", nil))
+	check(t, err)
+	time.Sleep(50 * time.Millisecond)
+	ctrl, err := q.OpenUniStream()
+	check(t, err)
+	settings := quicvarint.Append(quicvarint.Append(nil, settingOurs), 1)
+	_, err = ctrl.Write(appendFrame([]byte{streamControl}, frameSettings, settings...))
+	check(t, err)
+	f := newFrames(qs)
+	kind, err := f.next()
+	if err != nil || kind != frameHeaders {
+		t.Fatalf("frame %#x, %v; want HEADERS", kind, err)
+	}
+	check(t, f.skip())
+	got := 0
+	for err = f.data(); err == nil; err = f.data() {
+		n := 0
+		n, err = f.read(make([]byte, 1<<15))
+		if got += n; err != nil {
+			break
+		}
+	}
+	if code, reset := cancelled(err); got != len(data) || !reset || code == 0 {
+		t.Errorf("%d of %d bytes, then %v; want all, and a reset", got, len(data), err)
+	}
 }
 
 func wantReset(t testing.TB, err error, code http2.ErrCode) {
